@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use clap::Args;
-use hwsim_explore::{Change, Failure, Kernels, Options, Scenario, scenario};
+use hwsim_explore::{Change, Failure, Fault, Kernels, Options, Scenario, scenario};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,11 +29,14 @@ pub struct ExploreArguments {
     /// Write the failing run, or else the last one, for Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// A fault beside those that are drawn, by the names of `hwsim run --fault`; may be repeated
+    #[arg(long = "fault", value_name = "FAULT")]
+    faults: Vec<Fault>,
     /// Make a number that was drawn smaller, as --shrink prints it
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults,
-    /// experts, relays, experts-faults, collectives, collectives-faults or random
+    /// experts, relays, experts-faults, collectives, collectives-faults, clock or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }
@@ -61,17 +64,26 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
     let began = Instant::now();
     let deadline = arguments.budget.map(|budget| began + budget);
     let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    let (mut runs, mut instructions) = (0_u64, 0_u64);
+    let (mut runs, mut instructions, mut last) = (0_u64, 0_u64, None);
     while runs < arguments.runs && !is_late() {
-        let options = drawn(arguments, runs);
+        let options = match drawn(arguments, runs) {
+            Ok(options) => options,
+            Err(reason) => {
+                eprintln!("hwsim: {reason}");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
         match scenario::run(&kernels, &options) {
-            Ok(stats) => instructions += stats.instructions,
+            Ok(stats) => {
+                instructions += stats.instructions;
+                last = Some(options);
+            }
             Err(failure) => return report(arguments, &kernels, *failure, deadline),
         }
         runs += 1;
     }
-    if let (Some(path), Some(last)) = (&arguments.trace, runs.checked_sub(1)) {
-        write_trace(path, &kernels, &drawn(arguments, last))?;
+    if let (Some(path), Some(last)) = (&arguments.trace, last) {
+        write_trace(path, &kernels, &last)?;
     }
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
     println!(
@@ -83,12 +95,15 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn drawn(arguments: &ExploreArguments, run: u64) -> Options {
+fn drawn(arguments: &ExploreArguments, run: u64) -> Result<Options, String> {
     let mut options = Options::draw(arguments.scenario, arguments.seed.wrapping_add(run));
+    for fault in &arguments.faults {
+        options.add_fault(*fault)?;
+    }
     for change in &arguments.changes {
         options.change(change.clone());
     }
-    options
+    Ok(options)
 }
 
 /// Prints a failure and the command that replays it.

@@ -35,15 +35,20 @@ pub struct Stats {
     pub descriptors: u64,
 }
 
-/// Time stands still between looks, so that it never ends a wait by itself, and moves with each:
-/// a nanosecond is one look of one warp.
-#[derive(Default)]
-struct Looks(Cell<u64>);
+/// The first look: clocks may step back from here.
+const FIRST_LOOK_NS: u64 = 1 << 60;
 
-impl Clock for Looks {
+/// The clock of one GPU: so much ahead of all looks, or behind. Time stands still between looks, so
+/// that it never ends a wait by itself, and moves with each: a nanosecond is one look of one warp.
+struct GpuClock<'a> {
+    looks: &'a Cell<u64>,
+    ahead_ns: i64,
+}
+
+impl Clock for GpuClock<'_> {
     fn now_ns(&self) -> u64 {
-        self.0.set(self.0.get() + 1);
-        self.0.get()
+        self.looks.set(self.looks.get() + 1);
+        self.looks.get().saturating_add_signed(self.ahead_ns)
     }
 }
 
@@ -81,13 +86,15 @@ struct Gpu {
     launched: u64,
     /// A thread of another kernel, which overwrites what is not its own.
     intruder: AgentId,
+    /// How far its clock is ahead.
+    ahead_ns: i64,
 }
 
 /// All actors of a run.
 pub struct World {
     memory: Rc<WeakMemory>,
     random: fastrand::Rng,
-    clock: Looks,
+    looks: Cell<u64>,
     gpus: Vec<Gpu>,
     blocks: Vec<Running>,
     /// One for each rank.
@@ -97,6 +104,7 @@ pub struct World {
     /// Kernels tell hosts of their end, as the executor does.
     pub reports_ends: bool,
     stopped_engines: Vec<usize>,
+    stopped_hosts: Vec<usize>,
     /// Of each rank.
     claim_words: Vec<u64>,
     faults: Vec<Fault>,
@@ -110,13 +118,14 @@ impl World {
         Self {
             memory: Rc::clone(memory),
             random: fastrand::Rng::with_seed(seed),
-            clock: Looks::default(),
+            looks: Cell::new(FIRST_LOOK_NS),
             gpus: Vec::new(),
             blocks: Vec::new(),
             engines: Vec::new(),
             hosts: Vec::new(),
             reports_ends: true,
             stopped_engines: Vec::new(),
+            stopped_hosts: Vec::new(),
             claim_words: Vec::new(),
             faults: Vec::new(),
             actors: Vec::new(),
@@ -142,6 +151,7 @@ impl World {
             is_stopped: false,
             launched: 0,
             intruder: self.memory.agent(Place::Block { gpu: rank as u32, block: INTRUDER }),
+            ahead_ns: 0,
         });
     }
 
@@ -278,6 +288,12 @@ impl World {
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),
                 Fault::GpuStops { .. } => self.gpus[rank].is_stopped = true,
+                Fault::Killed { .. } => {
+                    self.gpus[rank].is_stopped = true;
+                    self.stopped_engines.push(rank);
+                    self.stopped_hosts.push(rank);
+                }
+                Fault::ClockLeaps { by_us, .. } => self.gpus[rank].ahead_ns += 1000 * by_us,
                 Fault::StrayClaim { .. } => {
                     let how = Strength { order: Order::Relaxed, scope: Scope::Gpu };
                     let (place, stray) = (self.claim_words[rank], STRAY.to_le_bytes());
@@ -316,7 +332,7 @@ impl World {
             Actor::Lane { engine, lane } => {
                 !self.stopped_engines.contains(&engine) && self.engines[engine].is_busy(lane)
             }
-            Actor::Host(_) => true,
+            Actor::Host(host) => !self.stopped_hosts.contains(&host),
         }
     }
 
@@ -324,8 +340,10 @@ impl World {
         match actor {
             Actor::Warp { block, warp } => {
                 let budget = 1 << self.random.u32(0..=TURN_LOG2_MAX);
-                let Running { block, view, .. } = &mut self.blocks[block];
-                let turn = block.run_warp(view, &self.clock, warp, budget);
+                let Running { gpu, block, view, .. } = &mut self.blocks[block];
+                let ahead_ns = self.gpus[*gpu as usize].ahead_ns;
+                let clock = GpuClock { looks: &self.looks, ahead_ns };
+                let turn = block.run_warp(view, &clock, warp, budget);
                 self.stats.instructions += block.take_spent();
                 turn.map_err(|fault| fault.to_string())?;
             }

@@ -75,6 +75,8 @@ pub enum Scenario {
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
     CollectivesFaults,
+    /// Clocks of GPUs leap, forward and back, while threads wait; perhaps a rank is killed too.
+    Clock,
     /// One of these, drawn.
     Random,
 }
@@ -113,6 +115,10 @@ impl Traffic {
     /// Those of the executor.
     pub const OF_EXECUTOR: [Self; 4] = [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants];
 
+    /// Those that clocks matter to.
+    pub const OF_WAITS: [Self; 6] =
+        [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants, Self::User, Self::Experts];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, it)| *it == self).map_or("?", |(name, _)| name)
@@ -121,7 +127,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 17] = [
+    pub const ALL: [(&'static str, Self); 18] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -138,11 +144,12 @@ impl Scenario {
         ("experts-faults", Self::ExpertsFaults),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
+        ("clock", Self::Clock),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 15] = [
+    pub const DRAWN: [Self; 16] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -158,6 +165,7 @@ impl Scenario {
         Self::Collectives,
         Self::CollectivesFaults,
         Self::Relays,
+        Self::Clock,
     ];
 
     /// Its name.
@@ -201,8 +209,11 @@ pub struct Failure {
 impl Failure {
     /// The arguments of `hwsim explore` that replay it; a changed PTX text needs its own.
     pub fn replay(&self) -> String {
-        let Options { seed, scenario, changes, .. } = &self.options;
+        let Options { seed, scenario, named_faults, changes, .. } = &self.options;
         let mut text = format!("--seed {seed} --runs 1");
+        for fault in named_faults {
+            let _ = write!(text, " --fault {fault}");
+        }
         for change in changes {
             let _ = write!(text, " --with {change}");
         }

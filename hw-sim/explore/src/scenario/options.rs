@@ -56,6 +56,8 @@ pub struct Options {
     pub collective: PlanShape,
     /// What the host's code is weakened to: for its mutants. Never drawn.
     pub host: Option<HostMutant>,
+    /// Faults that were named, and not drawn; they are among `faults`, too.
+    pub named_faults: Vec<Fault>,
     /// What was changed after the draw.
     pub changes: Vec<Change>,
 }
@@ -138,6 +140,9 @@ impl Options {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0971_0e5e);
         let traffic = match scenario.traffic() {
             Some(traffic) => traffic,
+            None if scenario == Scenario::Clock => {
+                Traffic::OF_WAITS[random.usize(..Traffic::OF_WAITS.len())]
+            }
             None => Traffic::OF_EXECUTOR[random.usize(..Traffic::OF_EXECUTOR.len())],
         };
         // Short messages mostly, because they are quick; long ones give all warps a part.
@@ -164,6 +169,7 @@ impl Options {
             host: None,
             shape: Shape::default(),
             collective: PlanShape::default(),
+            named_faults: Vec::new(),
             changes: Vec::new(),
         };
         match random.u32(0..4) {
@@ -227,9 +233,15 @@ impl Options {
             Scenario::Abort => options.abort(&mut random),
             Scenario::Expiry => options.expire(&mut random),
             Scenario::Stray => options.stray(&mut random),
+            Scenario::Clock => options.leap(&mut random),
             _ => {}
         }
         options
+    }
+
+    /// Does nothing go wrong that may end a run other than well?
+    pub fn is_undisturbed(&self) -> bool {
+        self.timeout_ns == NEVER_NS && !self.faults.iter().any(|fault| fault.disturbs())
     }
 
     /// Numbers that may be changed, and the least that each may be.
@@ -295,6 +307,34 @@ impl Options {
         }
         self.changes.retain(|it| it.name != change.name);
         self.changes.push(change);
+    }
+
+    /// How many ranks the run has.
+    pub fn ranks(&self) -> u32 {
+        match self.traffic {
+            Traffic::Experts => self.shape.ranks,
+            Traffic::Collectives => self.collective.ranks,
+            _ => 2,
+        }
+    }
+
+    /// Adds a fault to those that were drawn; a block counts modulo the run's.
+    ///
+    /// # Errors
+    ///
+    /// The run does not have the rank.
+    pub fn add_fault(&mut self, mut fault: Fault) -> Result<(), String> {
+        if fault.rank() >= self.ranks() {
+            return Err(format!(
+                "{fault}: the run of seed {} has {} ranks",
+                self.seed,
+                self.ranks()
+            ));
+        }
+        fault.move_into(self.blocks);
+        self.faults.push(fault);
+        self.named_faults.push(fault);
+        Ok(())
     }
 
     /// Calls of all launches.
@@ -381,6 +421,22 @@ impl Options {
     fn expire(&mut self, random: &mut fastrand::Rng) {
         self.timeout_ns = 1 << random.u32(4..=7);
         self.leave_alone(random.u32(0..2), random);
+    }
+
+    /// Clocks leap. In half of the runs a rank is killed, and waits have to end.
+    fn leap(&mut self, random: &mut fastrand::Rng) {
+        let ranks = self.ranks();
+        for _ in 0..random.u32(1..=4) {
+            let way = if random.u32(0..4) == 0 { 1 } else { -1 };
+            let by_us = way * (1 << random.u32(0..=20));
+            let rank = random.u32(0..ranks);
+            self.faults.push(Fault::ClockLeaps { rank, turn: strike(random), by_us });
+        }
+        if random.bool() {
+            let rank = random.u32(0..ranks);
+            self.timeout_ns = 1 << random.u32(4..=7);
+            self.faults.push(Fault::Killed { rank, turn: strike(random) });
+        }
     }
 
     fn stray(&mut self, random: &mut fastrand::Rng) {
