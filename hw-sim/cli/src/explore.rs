@@ -36,7 +36,8 @@ pub struct ExploreArguments {
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults,
-    /// experts, relays, experts-faults, collectives, collectives-faults, clock or random
+    /// experts, relays, experts-faults, collectives, collectives-faults, clock, groups,
+    /// groups-faults, graphs or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }

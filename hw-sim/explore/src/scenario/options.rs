@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{PlanShape, Scenario, Shape, Traffic};
+use super::{GroupShape, PlanShape, Scenario, Shape, Traffic};
 use crate::engine::HostMutant;
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
@@ -54,6 +54,8 @@ pub struct Options {
     pub shape: Shape,
     /// What runs of collectives draw beside.
     pub collective: PlanShape,
+    /// What runs of groups draw beside.
+    pub groups: GroupShape,
     /// What the host's code is weakened to: for its mutants. Never drawn.
     pub host: Option<HostMutant>,
     /// Faults that were named, and not drawn; they are among `faults`, too.
@@ -119,6 +121,9 @@ impl fmt::Display for Options {
         if self.traffic == Traffic::Collectives {
             write!(f, "{}", self.collective)?;
         }
+        if self.traffic == Traffic::Groups {
+            write!(f, "{}", self.groups)?;
+        }
         if self.timeout_ns != NEVER_NS {
             write!(f, ", waits expire after {} looks", self.timeout_ns)?;
         }
@@ -169,6 +174,7 @@ impl Options {
             host: None,
             shape: Shape::default(),
             collective: PlanShape::default(),
+            groups: GroupShape::default(),
             named_faults: Vec::new(),
             changes: Vec::new(),
         };
@@ -203,7 +209,28 @@ impl Options {
             options.threads = [32, 64][random.usize(..2)];
             options.blocks = random.u32(1..=2);
         }
+        if traffic == Traffic::Groups {
+            options.groups = GroupShape::draw(&mut random);
+            options.bytes = 4 * random.u32(1..=64);
+            options.threads = [32, 64][random.usize(..2)];
+            (options.launches, options.calls) = (random.u32(1..=3), 1);
+        }
         let strike = match scenario {
+            Scenario::Graphs => {
+                options.groups.replays = random.u32(2..=3);
+                scenario
+            }
+            Scenario::GroupsFaults => {
+                options.lose_rank(options.groups.ranks, &mut random);
+                if random.bool() {
+                    options.kill_what_stops();
+                }
+                options.groups.replays = random.u32(1..=2);
+                if options.timeout_ns != NEVER_NS {
+                    options.timeout_ns = 1 << random.u32(4..=8);
+                }
+                scenario
+            }
             Scenario::Relays => {
                 options.shape.relay();
                 scenario
@@ -314,6 +341,7 @@ impl Options {
         match self.traffic {
             Traffic::Experts => self.shape.ranks,
             Traffic::Collectives => self.collective.ranks,
+            Traffic::Groups => self.groups.ranks,
             _ => 2,
         }
     }
@@ -378,6 +406,15 @@ impl Options {
             // Without a deadline somebody has to say so.
             let other = (rank + 1) % ranks;
             self.faults.push(Fault::Abort { rank: other, turn: strike(random) });
+        }
+    }
+
+    /// A rank whose GPU stops is killed, host and engine too.
+    fn kill_what_stops(&mut self) {
+        for fault in &mut self.faults {
+            if let Fault::GpuStops { rank, turn } = *fault {
+                *fault = Fault::Killed { rank, turn };
+            }
         }
     }
 
