@@ -150,3 +150,35 @@ fn write_trace(path: &Path, kernels: &Kernels, options: &Options) -> Result<(), 
     println!("trace: {}", path.display());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this fails, a fault that was printed is not taken back, or has a name of its own in `hwsim
+    /// explore` where `hwsim run` has that fault under another one.
+    #[test]
+    fn faults_have_the_names_of_hwsim_run() {
+        let shared = [
+            "gpu1:stop-at=17",
+            "gpu0:clock-leaps-at=3:-250",
+            "engine1:stall-after=20",
+            "rank2:kill-at=2000",
+        ];
+        let own = ["rank0:abort-at=9", "rank1:no-alarm", "rank0:stray-claim-at=4"];
+        let of_plans = ["rank1:bad-op=2:7", "rank0:bad-port=1"];
+        for text in shared.iter().chain(&own).chain(&of_plans) {
+            let fault: Fault = text.parse().unwrap();
+            assert_eq!(fault.to_string(), *text);
+        }
+        hwsim_machine::fault::check_list(&shared.join(",")).unwrap();
+        for wrong in
+            ["gpu0", "gpu0:stop-at", "gpu:stop-at=1", "rank0:no-alarm=1", "rank1:bad-op=2", "x"]
+        {
+            let error = wrong.parse::<Fault>().unwrap_err();
+            assert!(error.contains(wrong) && error.contains("kill-at=TURN"), "{error}");
+        }
+        let leap = "gpu0:clock-leaps-at=3:86400000001".parse::<Fault>();
+        assert!(leap.unwrap_err().contains("up to a day"));
+    }
+}

@@ -2,7 +2,7 @@
 
 use hwsim_explore::mutant::{Subject, mutants};
 use hwsim_explore::scenario::{run, run_traced, shrink};
-use hwsim_explore::{Failure, Fault, Kernels, Options, PlanShape, Scenario};
+use hwsim_explore::{Failure, Kernels, Options, PlanShape, Scenario};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Fixed seeds of each scenario, but for the long ones: 200 in all.
@@ -140,33 +140,6 @@ fn a_trace_holds_the_run() {
     let is_of = |event: &serde_json::Value, phase: &str| event["ph"] == phase;
     assert!(events.iter().any(|event| is_of(event, "M") && event["args"]["name"] == "engine 0"));
     assert!(events.iter().filter(|event| is_of(event, "X")).count() > 100);
-}
-
-/// If this fails, a fault that was printed is not taken back, or has a name of its own in `hwsim
-/// explore` where `hwsim run` has that fault under another one.
-#[test]
-fn faults_have_the_names_of_hwsim_run() {
-    let shared = [
-        "gpu1:stop-at=17",
-        "gpu0:clock-leaps-at=3:-250",
-        "engine1:stall-after=20",
-        "rank2:kill-at=2000",
-    ];
-    let own = ["rank0:abort-at=9", "rank1:no-alarm", "rank0:stray-claim-at=4"];
-    let of_plans = ["rank1:bad-op=2:7", "rank0:bad-port=1"];
-    for text in shared.iter().chain(&own).chain(&of_plans) {
-        let fault: Fault = text.parse().unwrap();
-        assert_eq!(fault.to_string(), *text);
-    }
-    hwsim_machine::fault::check_list(&shared.join(",")).unwrap();
-    for wrong in
-        ["gpu0", "gpu0:stop-at", "gpu:stop-at=1", "rank0:no-alarm=1", "rank1:bad-op=2", "x"]
-    {
-        let error = wrong.parse::<Fault>().unwrap_err();
-        assert!(error.contains(wrong) && error.contains("kill-at=TURN"), "{error}");
-    }
-    let leap = "gpu0:clock-leaps-at=3:86400000001".parse::<Fault>();
-    assert!(leap.unwrap_err().contains("up to a day"));
 }
 
 /// If this fails, a fault that was asked for does not strike, or the printed command leaves it out.
