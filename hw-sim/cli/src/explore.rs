@@ -155,8 +155,8 @@ fn write_trace(path: &Path, kernels: &Kernels, options: &Options) -> Result<(), 
 mod tests {
     use super::*;
 
-    /// If this fails, a fault that was printed is not taken back, or has a name of its own in `hwsim
-    /// explore` where `hwsim run` has that fault under another one.
+    /// If this fails, a fault that was printed is not taken back, or has a name of its own in
+    /// `hwsim explore` where `hwsim run` has that fault under another one.
     #[test]
     fn faults_have_the_names_of_hwsim_run() {
         let shared = [

@@ -6,14 +6,14 @@
 //! | fault | what happens | also of `hwsim run` |
 //! |---|---|---|
 //! | `gpuN:stop-at=TURN` | the GPU of rank N stops in the middle of its kernel | yes |
-//! | `gpuN:clock-leaps-at=TURN:MICROSECONDS` | from then on its clock is so much ahead, or behind with a `-`; a nanosecond is one look | yes |
-//! | `engineN:stall-after=TURN` | the engine of rank N takes no descriptor any more, and its lanes stop | yes |
+//! | `gpuN:clock-leaps-at=TURN:US` | from then on its clock is so much ahead, or behind | yes |
+//! | `engineN:stall-after=TURN` | the engine takes no descriptor any more | yes |
 //! | `rankN:kill-at=TURN` | GPU, engine and host of rank N stop together | yes |
 //! | `rankN:abort-at=TURN` | its host aborts the communicator | |
-//! | `rankN:no-alarm` | its host tells nobody of an error that it finds: it is slow | |
-//! | `rankN:stray-claim-at=TURN` | a thread of its GPU overwrites the claim word of its record | |
-//! | `rankN:bad-op=BLOCK:OP` | an op of a block's program has a code that no op has; OP modulo their number | |
-//! | `rankN:bad-port=BLOCK` | a block's program names a port that the communicator does not have | |
+//! | `rankN:no-alarm` | its host tells nobody of errors that it finds | |
+//! | `rankN:stray-claim-at=TURN` | a thread overwrites the claim word of its record | |
+//! | `rankN:bad-op=BLOCK:OP` | an op of a block has a code that no op has | |
+//! | `rankN:bad-port=BLOCK` | a block names a port that there is none | |
 
 use std::fmt;
 use std::str::FromStr;

@@ -224,8 +224,8 @@ impl<'t> Parts<'t> {
     }
 }
 
-/// Lines of copies of `record_stray_claim` (wait.cuh), and why weakening them changes nothing: a load
-/// of the claim, which is then compared with what threads write there, and the first exchange.
+/// Lines of copies of `record_stray_claim` (wait.cuh), and why weakening them changes nothing: a
+/// load of the claim, which is then compared with what threads write there, and the first exchange.
 fn of_stray_claims(lines: &[&str]) -> BTreeMap<usize, &'static str> {
     let claimed = format!(", {RECORD_CLAIMED};");
     let mut found = BTreeMap::new();
