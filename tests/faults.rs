@@ -196,6 +196,13 @@ const TABLE: &[Row] = &[
         must: Right,
     },
     Row {
+        faults: &["gpu0:slow=50000", "gpu1:clock-leaps-at=10:-3600000000"],
+        inside: "",
+        meaning: "the clock of a GPU steps back far behind the start of its wait",
+        job: NODE,
+        must: Right,
+    },
+    Row {
         faults: &["seed=7", "*:time-jumps=3600000000"],
         inside: "",
         meaning: "the time of day jumps by up to an hour at each look",

@@ -225,9 +225,7 @@ protected:
         if (count - 1 >= LAUNCH_CALLS_MAX) {
             refuse(PlanFault::CallCount, LAUNCH_CALLS_MAX, count);
         } else if (has_failed_before(state.communicator)) {
-            const WaitSite start = {
-                WaitKind::StrayClaim, 0, 0, 0, NO_PORT, NO_RANK, 0, state.sequence, 0};
-            record_stray_claim(state.communicator, start);
+            record_stray_claim(state.communicator, launch_start(state.sequence));
             failed = STOPPED;
         }
     }

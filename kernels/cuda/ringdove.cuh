@@ -51,6 +51,13 @@ struct Window {
     u32 number;
 };
 
+// `Device::has_failed`, where the claim is set. Out of line: kernels ask at their start, and this is
+// for those whose communicator has failed.
+static __device__ __attribute__((noinline)) void explain_failure(u64 communicator) {
+    record_stray_claim(*reinterpret_cast<const DeviceCommunicator*>(communicator),
+                       launch_start(0));
+}
+
 // A rank's view of its communicator.
 class Device {
 public:
@@ -113,8 +120,15 @@ public:
     }
 
     // Has the communicator failed in an earlier launch? The kernel then ends at once: what earlier
-    // launches left is not to be trusted.
-    RINGDOVE_INLINE bool has_failed() const { return has_failed_before(device_communicator()); }
+    // launches left is not to be trusted. A claim word that no thread of ours has written is a
+    // failure of its own, and leaves a record.
+    RINGDOVE_INLINE bool has_failed() const {
+        if (!has_failed_before(device_communicator())) {
+            return false;
+        }
+        explain_failure(handle.communicator);
+        return true;
+    }
 
     // For OpenPort: the ports of a lane to `peer`, and of the lane with that number from it.
     RINGDOVE_INLINE LanePorts ports(u32 peer, u32 lane) const {

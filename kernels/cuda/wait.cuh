@@ -44,11 +44,19 @@ RINGDOVE_INLINE bool reached(u64 seen, u64 expected) {
     return static_cast<s64>(seen - expected) >= 0;
 }
 
+// How long a wait has lasted. The clock may step back; a wait that finds itself before its start
+// begins anew, or the difference would look like an age, and end it at once.
+RINGDOVE_INLINE u64 waited_since(u64& began_ns) {
+    const u64 now_ns = ptx::global_time_ns();
+    began_ns = now_ns < began_ns ? now_ns : began_ns;
+    return now_ns - began_ns;
+}
+
 // Calls `poll` until it returns true: a look at memory that others write.
 template <class Poll>
 RINGDOVE_INLINE WaitEnd poll_until(const DeviceCommunicator& communicator, Poll& poll,
                                    u64& waited_ns) {
-    const u64 began_ns = ptx::global_time_ns();
+    u64 began_ns = ptx::global_time_ns();
     u32 nap_ns = 0;
     for (;;) {
 #pragma unroll 1
@@ -60,7 +68,7 @@ RINGDOVE_INLINE WaitEnd poll_until(const DeviceCommunicator& communicator, Poll&
                 ptx::nanosleep(nap_ns);
             }
         }
-        waited_ns = ptx::global_time_ns() - began_ns;
+        waited_ns = waited_since(began_ns);
         if (ptx::load_relaxed_gpu_u32(communicator.record_claim) != 0) {
             return WaitEnd::Stopped;
         }
@@ -124,6 +132,11 @@ RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const 
     ptx::store_release_system_u32(record + __builtin_offsetof(WaitRecord, state), state);
 }
 
+// Where a launch stands that has done nothing yet.
+RINGDOVE_INLINE WaitSite launch_start(u64 sequence) {
+    return {WaitKind::StrayClaim, 0, 0, 0, NO_PORT, NO_RANK, 0, sequence, 0};
+}
+
 // The claim stopped this launch as if a failure had been recorded before. If it holds a value that
 // no thread writes, none was: then the value itself is the failure, and is recorded.
 RINGDOVE_INLINE void record_stray_claim(const DeviceCommunicator& communicator, WaitSite site) {
@@ -173,7 +186,7 @@ RINGDOVE_INLINE bool wait_or_record(const DeviceCommunicator& communicator, u64 
 RINGDOVE_INLINE bool wait_with_grace(const DeviceCommunicator& communicator, u64 address,
                                      u64 expected, u64 grace_ns) {
     CounterPoll poll = {address, expected, 0};
-    const u64 began_ns = ptx::global_time_ns();
+    u64 began_ns = ptx::global_time_ns();
     u64 limit_ns = communicator.timeout_ns;
     bool is_aborted = false;
     u32 nap_ns = 0;
@@ -189,7 +202,7 @@ RINGDOVE_INLINE bool wait_with_grace(const DeviceCommunicator& communicator, u64
                 ptx::nanosleep(nap_ns);
             }
         }
-        const u64 waited_ns = ptx::global_time_ns() - began_ns;
+        const u64 waited_ns = waited_since(began_ns);
         if (!is_aborted && ptx::load_relaxed_system_u32(communicator.abort) != 0) {
             is_aborted = true;
             const u64 end_ns = waited_ns + grace_ns;

@@ -1,8 +1,7 @@
 // Polls words of 8 bytes that an RDMA adapter writes, with the loads of low-latency messages (R13),
 // and counts words that are half old and half new. For `ringdove doctor --adapter-words`.
 
-#include "layout.cuh"
-#include "ptx.cuh"
+#include "wait.cuh"
 
 namespace {
 
@@ -21,12 +20,12 @@ extern "C" __global__ void ringdove_words(ringdove::WordsCall call) {
     using namespace ringdove::ptx;
     const u64 thread = u64(block_index()) * thread_count() + thread_index();
     const u64 address = call.words + WORDS_BYTES_PER_THREAD * thread;
-    const u64 begun = global_time_ns();
+    u64 began_ns = global_time_ns();
     u64 last_0 = 0;
     u64 last_1 = 0;
     u64 changes = 0;
     u64 torn = 0;
-    while (load_relaxed_system_u32(call.stop) == 0 && global_time_ns() - begun < call.timeout_ns) {
+    while (load_relaxed_system_u32(call.stop) == 0 && waited_since(began_ns) < call.timeout_ns) {
         for (u32 load = 0; load < kLoads; ++load) {
             u64 word_0;
             u64 word_1;

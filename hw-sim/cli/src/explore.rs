@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use clap::Args;
-use hwsim_explore::{Change, Failure, Kernels, Options, Scenario, scenario};
+use hwsim_explore::{Change, Failure, Fault, Kernels, Options, Scenario, scenario};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,11 +29,15 @@ pub struct ExploreArguments {
     /// Write the failing run, or else the last one, for Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// A fault beside those that are drawn, by the names of `hwsim run --fault`; may be repeated
+    #[arg(long = "fault", value_name = "FAULT")]
+    faults: Vec<Fault>,
     /// Make a number that was drawn smaller, as --shrink prints it
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults,
-    /// experts, relays, experts-faults, collectives, collectives-faults or random
+    /// experts, relays, experts-faults, collectives, collectives-faults, clock, groups,
+    /// groups-faults, graphs or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }
@@ -61,17 +65,26 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
     let began = Instant::now();
     let deadline = arguments.budget.map(|budget| began + budget);
     let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    let (mut runs, mut instructions) = (0_u64, 0_u64);
+    let (mut runs, mut instructions, mut last) = (0_u64, 0_u64, None);
     while runs < arguments.runs && !is_late() {
-        let options = drawn(arguments, runs);
+        let options = match drawn(arguments, runs) {
+            Ok(options) => options,
+            Err(reason) => {
+                eprintln!("hwsim: {reason}");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
         match scenario::run(&kernels, &options) {
-            Ok(stats) => instructions += stats.instructions,
+            Ok(stats) => {
+                instructions += stats.instructions;
+                last = Some(options);
+            }
             Err(failure) => return report(arguments, &kernels, *failure, deadline),
         }
         runs += 1;
     }
-    if let (Some(path), Some(last)) = (&arguments.trace, runs.checked_sub(1)) {
-        write_trace(path, &kernels, &drawn(arguments, last))?;
+    if let (Some(path), Some(last)) = (&arguments.trace, last) {
+        write_trace(path, &kernels, &last)?;
     }
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
     println!(
@@ -83,12 +96,15 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn drawn(arguments: &ExploreArguments, run: u64) -> Options {
+fn drawn(arguments: &ExploreArguments, run: u64) -> Result<Options, String> {
     let mut options = Options::draw(arguments.scenario, arguments.seed.wrapping_add(run));
+    for fault in &arguments.faults {
+        options.add_fault(*fault)?;
+    }
     for change in &arguments.changes {
         options.change(change.clone());
     }
-    options
+    Ok(options)
 }
 
 /// Prints a failure and the command that replays it.
@@ -133,4 +149,36 @@ fn write_trace(path: &Path, kernels: &Kernels, options: &Options) -> Result<(), 
     })?;
     println!("trace: {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this fails, a fault that was printed is not taken back, or has a name of its own in
+    /// `hwsim explore` where `hwsim run` has that fault under another one.
+    #[test]
+    fn faults_have_the_names_of_hwsim_run() {
+        let shared = [
+            "gpu1:stop-at=17",
+            "gpu0:clock-leaps-at=3:-250",
+            "engine1:stall-after=20",
+            "rank2:kill-at=2000",
+        ];
+        let own = ["rank0:abort-at=9", "rank1:no-alarm", "rank0:stray-claim-at=4"];
+        let of_plans = ["rank1:bad-op=2:7", "rank0:bad-port=1"];
+        for text in shared.iter().chain(&own).chain(&of_plans) {
+            let fault: Fault = text.parse().unwrap();
+            assert_eq!(fault.to_string(), *text);
+        }
+        hwsim_machine::fault::check_list(&shared.join(",")).unwrap();
+        for wrong in
+            ["gpu0", "gpu0:stop-at", "gpu:stop-at=1", "rank0:no-alarm=1", "rank1:bad-op=2", "x"]
+        {
+            let error = wrong.parse::<Fault>().unwrap_err();
+            assert!(error.contains(wrong) && error.contains("kill-at=TURN"), "{error}");
+        }
+        let leap = "gpu0:clock-leaps-at=3:86400000001".parse::<Fault>();
+        assert!(leap.unwrap_err().contains("up to a day"));
+    }
 }

@@ -1,11 +1,27 @@
-//! Faults: what goes wrong in a run, drawn from its seed. A run may have several.
+//! Faults: what goes wrong in a run, drawn from its seed or named. A run may have several.
+//!
+//! Names and forms are those of `hwsim run --fault`, where that has the fault; there each process
+//! counts launches, requests or looks, here the turns of all actors together are counted.
+//!
+//! | fault | what happens | also of `hwsim run` |
+//! |---|---|---|
+//! | `gpuN:stop-at=TURN` | the GPU of rank N stops in the middle of its kernel | yes |
+//! | `gpuN:clock-leaps-at=TURN:US` | from then on its clock is so much ahead, or behind | yes |
+//! | `engineN:stall-after=TURN` | the engine takes no descriptor any more | yes |
+//! | `rankN:kill-at=TURN` | GPU, engine and host of rank N stop together | yes |
+//! | `rankN:abort-at=TURN` | its host aborts the communicator | |
+//! | `rankN:no-alarm` | its host tells nobody of errors that it finds | |
+//! | `rankN:stray-claim-at=TURN` | a thread overwrites the claim word of its record | |
+//! | `rankN:bad-op=BLOCK:OP` | an op of a block has a code that no op has | |
+//! | `rankN:bad-port=BLOCK` | a block names a port that there is none | |
 
 use std::fmt;
+use std::str::FromStr;
 
-/// What goes wrong, and when: turns are those of all actors together.
+/// What goes wrong, and when: turns are those of all actors together. The module's table says more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// One op of a block's program has a code that no op has, so that the kernel refuses the plan.
+    /// `bad-op`: the kernel refuses the plan.
     BadOp {
         /// The rank.
         rank: u32,
@@ -14,50 +30,69 @@ pub enum Fault {
         /// Which op, counted from the first one; modulo their number.
         op: u32,
     },
-    /// A block's program names a port that the communicator does not have.
+    /// `bad-port`.
     BadPort {
         /// The rank.
         rank: u32,
         /// The block.
         block: u32,
     },
-    /// The host of a rank aborts the communicator.
+    /// `abort-at`.
     Abort {
         /// The rank.
         rank: u32,
         /// When.
         turn: u64,
     },
-    /// A rank's engine takes no descriptor any more, and its lanes stop.
+    /// `stall-after`.
     EngineStops {
         /// The rank.
         rank: u32,
         /// When.
         turn: u64,
     },
-    /// A rank's GPU stops in the middle of its kernel.
+    /// `stop-at`.
     GpuStops {
         /// The rank.
         rank: u32,
         /// When.
         turn: u64,
     },
-    /// The host of a rank tells nobody of an error that it finds: it is slow.
+    /// `kill-at`.
+    Killed {
+        /// The rank.
+        rank: u32,
+        /// When.
+        turn: u64,
+    },
+    /// `no-alarm`.
     NoAlarm {
         /// The rank.
         rank: u32,
     },
-    /// A thread of a rank's GPU overwrites the claim word of its record.
+    /// `stray-claim-at`.
     StrayClaim {
         /// The rank.
         rank: u32,
         /// When.
         turn: u64,
     },
+    /// `clock-leaps-at`.
+    ClockLeaps {
+        /// The rank.
+        rank: u32,
+        /// When.
+        turn: u64,
+        /// How far, forward or back.
+        by_us: i64,
+    },
 }
 
 /// What a stray write leaves in the claim word.
 pub const STRAY: u32 = 0x0bad_c1a1;
+
+/// The longest leap of a clock: a day, as for `hwsim run`.
+const LEAP_US_MAX: i64 = 86_400_000_000;
 
 impl Fault {
     /// The rank that it strikes.
@@ -68,8 +103,10 @@ impl Fault {
             | Self::Abort { rank, .. }
             | Self::EngineStops { rank, .. }
             | Self::GpuStops { rank, .. }
+            | Self::Killed { rank, .. }
             | Self::NoAlarm { rank }
-            | Self::StrayClaim { rank, .. } => rank,
+            | Self::StrayClaim { rank, .. }
+            | Self::ClockLeaps { rank, .. } => rank,
         }
     }
 
@@ -87,31 +124,78 @@ impl Fault {
             Self::Abort { turn, .. }
             | Self::EngineStops { turn, .. }
             | Self::GpuStops { turn, .. }
-            | Self::StrayClaim { turn, .. } => turn,
+            | Self::Killed { turn, .. }
+            | Self::StrayClaim { turn, .. }
+            | Self::ClockLeaps { turn, .. } => turn,
         }
+    }
+
+    /// May a run with it end other than well? A clock that leaps ends nothing, unless waits expire.
+    pub fn disturbs(self) -> bool {
+        !matches!(self, Self::ClockLeaps { .. })
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadOp { rank, block, op } => {
-                write!(f, "op {op} of block {block} of rank {rank} is bad")
-            }
-            Self::BadPort { rank, block } => {
-                write!(f, "block {block} of rank {rank} names a port that is not there")
-            }
-            Self::Abort { rank, turn } => write!(f, "rank {rank} aborts at turn {turn}"),
-            Self::EngineStops { rank, turn } => {
-                write!(f, "the engine of rank {rank} stops at turn {turn}")
-            }
-            Self::GpuStops { rank, turn } => {
-                write!(f, "the GPU of rank {rank} stops at turn {turn}")
-            }
-            Self::NoAlarm { rank } => write!(f, "the host of rank {rank} raises no alarm"),
-            Self::StrayClaim { rank, turn } => {
-                write!(f, "the claim word of rank {rank} is overwritten at turn {turn}")
+            Self::BadOp { rank, block, op } => write!(f, "rank{rank}:bad-op={block}:{op}"),
+            Self::BadPort { rank, block } => write!(f, "rank{rank}:bad-port={block}"),
+            Self::Abort { rank, turn } => write!(f, "rank{rank}:abort-at={turn}"),
+            Self::EngineStops { rank, turn } => write!(f, "engine{rank}:stall-after={turn}"),
+            Self::GpuStops { rank, turn } => write!(f, "gpu{rank}:stop-at={turn}"),
+            Self::Killed { rank, turn } => write!(f, "rank{rank}:kill-at={turn}"),
+            Self::NoAlarm { rank } => write!(f, "rank{rank}:no-alarm"),
+            Self::StrayClaim { rank, turn } => write!(f, "rank{rank}:stray-claim-at={turn}"),
+            Self::ClockLeaps { rank, turn, by_us } => {
+                write!(f, "gpu{rank}:clock-leaps-at={turn}:{by_us}")
             }
         }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "expected gpuN:stop-at=TURN, gpuN:clock-leaps-at=TURN:[-]MICROSECONDS (up to a \
+                 day), engineN:stall-after=TURN, rankN:kill-at=TURN, rankN:abort-at=TURN, \
+                 rankN:no-alarm, rankN:stray-claim-at=TURN, rankN:bad-op=BLOCK:OP or \
+                 rankN:bad-port=BLOCK, found `{text}`"
+            )
+        };
+        let (target, fault) = text.split_once(':').ok_or_else(wrong)?;
+        let digits = target.trim_start_matches(|letter: char| letter.is_ascii_lowercase());
+        let rank = digits.parse().map_err(|_| wrong())?;
+        let kind = &target[..target.len() - digits.len()];
+        let (name, argument) = fault.split_once('=').unwrap_or((fault, ""));
+        let turn = || argument.parse().map_err(|_| wrong());
+        let pair = || argument.split_once(':').ok_or_else(wrong);
+        let block = |text: &str| text.parse().map_err(|_| wrong());
+        Ok(match (kind, name) {
+            ("gpu", "stop-at") => Self::GpuStops { rank, turn: turn()? },
+            ("gpu", "clock-leaps-at") => {
+                let (turn, by) = pair()?;
+                let turn = turn.parse().map_err(|_| wrong())?;
+                let by_us: i64 = by.parse().map_err(|_| wrong())?;
+                if !(-LEAP_US_MAX..=LEAP_US_MAX).contains(&by_us) {
+                    return Err(wrong());
+                }
+                Self::ClockLeaps { rank, turn, by_us }
+            }
+            ("engine", "stall-after") => Self::EngineStops { rank, turn: turn()? },
+            ("rank", "kill-at") => Self::Killed { rank, turn: turn()? },
+            ("rank", "abort-at") => Self::Abort { rank, turn: turn()? },
+            ("rank", "no-alarm") if argument.is_empty() => Self::NoAlarm { rank },
+            ("rank", "stray-claim-at") => Self::StrayClaim { rank, turn: turn()? },
+            ("rank", "bad-op") => {
+                let (of, op) = pair()?;
+                Self::BadOp { rank, block: block(of)?, op: block(op)? }
+            }
+            ("rank", "bad-port") => Self::BadPort { rank, block: block(argument)? },
+            _ => return Err(wrong()),
+        })
     }
 }

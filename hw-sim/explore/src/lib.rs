@@ -17,11 +17,12 @@
 //!
 //! Real: the committed PTX of the executor, of users' calls and of experts' kernels;
 //! `ringdove::engine::Proxy` with its ring, routes and commands; `ringdove::plan`, of which the
-//! scenario of collectives builds, proves and encodes plans; the layouts, and those of experts'
+//! scenarios of collectives and groups build, prove and encode plans; the layouts, and those of
+//! experts'
 //! groups. Simulated: transports, time, and the host around them; the host's look at the record
 //! repeats what `engine::Watch` does. Other scenarios have plans that are written here by hand. Not
-//! yet here: send and receive groups, device engines, connections that are made and broken,
-//! communicators that are created, split and dropped, graphs.
+//! yet here: device engines, connections that are made and broken, communicators that are created,
+//! split and dropped.
 
 mod engine;
 pub mod fault;
@@ -34,5 +35,5 @@ mod world;
 
 pub use engine::HostMutant;
 pub use fault::Fault;
-pub use scenario::{Change, Failure, Kernels, Options, PlanShape, Scenario, Traffic};
+pub use scenario::{Change, Failure, GroupShape, Kernels, Options, PlanShape, Scenario, Traffic};
 pub use world::Stats;

@@ -5,6 +5,7 @@ mod reasons;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ringdove_kernels::launch::RECORD_CLAIMED;
 use ringdove_kernels::ptx;
 
 use crate::engine::HostMutant;
@@ -81,6 +82,8 @@ pub struct Mutant {
     /// The instruction and its neighbours, without the numbers of registers: alike for copies of an
     /// inlined function.
     shape: String,
+    /// Why it is equivalent, where that follows from the inlined function that it is in.
+    known: Option<&'static str>,
     text: String,
 }
 
@@ -119,6 +122,7 @@ impl Mutant {
 pub fn mutants(original: &str) -> Vec<Mutant> {
     let module = Parts::of(original);
     let lines: Vec<&str> = original.lines().collect();
+    let stray = of_stray_claims(&lines);
     let mut found = Vec::new();
     let mut counts = BTreeMap::<(Option<&str>, &str), usize>::new();
     for (number, line) in lines.iter().enumerate() {
@@ -154,8 +158,9 @@ pub fn mutants(original: &str) -> Vec<Mutant> {
                 None => format!("{key} {count}"),
             };
             let shape = shape_at(&lines, number);
+            let known = stray.get(&number).copied();
             let text = module.with_line(number, &changed);
-            found.push(Mutant { line: number + 1, site, change, shape, text });
+            found.push(Mutant { line: number + 1, site, change, shape, known, text });
         }
     }
     found
@@ -217,6 +222,29 @@ impl<'t> Parts<'t> {
         }
         text
     }
+}
+
+/// Lines of copies of `record_stray_claim` (wait.cuh), and why weakening them changes nothing: a
+/// load of the claim, which is then compared with what threads write there, and the first exchange.
+fn of_stray_claims(lines: &[&str]) -> BTreeMap<usize, &'static str> {
+    let claimed = format!(", {RECORD_CLAIMED};");
+    let mut found = BTreeMap::new();
+    let mut load = None;
+    for (number, line) in lines.iter().enumerate() {
+        if line.contains("ld.relaxed.gpu") {
+            load = Some((number, false));
+        } else if line.contains("atom.relaxed.gpu") {
+            if let Some((first, true)) = load.take() {
+                found.insert(first, reasons::SEEN_BEFORE);
+                found.insert(number, reasons::FIRST_EXCHANGE);
+            }
+        } else if WEAKER.iter().any(|(strong, _)| line.contains(strong)) {
+            load = None;
+        } else if line.contains("setp.") && line.contains(&claimed) {
+            load = load.map(|(first, _)| (first, true));
+        }
+    }
+    found
 }
 
 /// An instruction and the ones before and behind it, without the numbers of registers.
@@ -324,6 +352,9 @@ const UNKNOWN: &str = "gap: nobody notices";
 
 /// Why nobody notices it, if that is known.
 pub fn reason(subject: Subject, mutant: &Mutant) -> &'static str {
+    if let Some(known) = mutant.known {
+        return known;
+    }
     let found = reasons::of(subject).iter().find(|(sites, change, _)| {
         let kind = mutant.site.rsplit(": ").next().unwrap_or_default();
         let rest = mutant.site.strip_prefix(sites).or_else(|| kind.strip_prefix(sites));

@@ -88,8 +88,15 @@ impl Rank {
         self.memory.set(address, bytes).expect("it was allocated with this length");
     }
 
-    /// The parameters of launch `number`, from 0 on: calls of one plan with these arguments.
+    /// The parameters of launch `number`, from 0 on: calls of one plan, sums of words, with these
+    /// arguments.
     pub fn launch(&self, number: u64, plan: &[u8], calls: &[CallArguments]) -> Vec<u8> {
+        let words = |it: &CallArguments| CallArguments { data_type: DataType::U32 as u32, ..*it };
+        self.launch_as(number, plan, &calls.iter().map(words).collect::<Vec<_>>())
+    }
+
+    /// The same, of whatever type the arguments say.
+    pub fn launch_as(&self, number: u64, plan: &[u8], calls: &[CallArguments]) -> Vec<u8> {
         let address = self.allocate("plan", plan.len() as u64);
         self.set(address, plan);
         let mut launch = LaunchArguments {
@@ -99,12 +106,7 @@ impl Rank {
             ..Default::default()
         };
         for (place, arguments) in launch.calls.iter_mut().zip(calls) {
-            *place = CallArguments {
-                plan: address,
-                data_type: DataType::U32 as u32,
-                reduce_op: ReduceOp::Sum as u32,
-                ..*arguments
-            };
+            *place = CallArguments { plan: address, reduce_op: ReduceOp::Sum as u32, ..*arguments };
         }
         bytemuck::bytes_of(&launch).to_vec()
     }

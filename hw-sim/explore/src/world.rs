@@ -35,15 +35,20 @@ pub struct Stats {
     pub descriptors: u64,
 }
 
-/// Time stands still between looks, so that it never ends a wait by itself, and moves with each:
-/// a nanosecond is one look of one warp.
-#[derive(Default)]
-struct Looks(Cell<u64>);
+/// The first look: clocks may step back from here.
+const FIRST_LOOK_NS: u64 = 1 << 60;
 
-impl Clock for Looks {
+/// The clock of one GPU: so much ahead of all looks, or behind. Time stands still between looks, so
+/// that it never ends a wait by itself, and moves with each: a nanosecond is one look of one warp.
+struct GpuClock<'a> {
+    looks: &'a Cell<u64>,
+    ahead_ns: i64,
+}
+
+impl Clock for GpuClock<'_> {
     fn now_ns(&self) -> u64 {
-        self.0.set(self.0.get() + 1);
-        self.0.get()
+        self.looks.set(self.looks.get() + 1);
+        self.looks.get().saturating_add_signed(self.ahead_ns)
     }
 }
 
@@ -63,11 +68,14 @@ struct Running {
     threads: u32,
 }
 
-/// A kernel that waits for those before it on its GPU's stream.
-struct Queued {
-    launch: Arc<Launch>,
-    blocks: u32,
-    threads: u32,
+/// What waits on a GPU's stream for what is before it.
+enum Queued {
+    /// A kernel, and what it says of itself when it ends.
+    Kernel { launch: Arc<Launch>, blocks: u32, threads: u32, ends: u64 },
+    /// A copy.
+    Copy { from: u64, to: u64, bytes: u64 },
+    /// Nothing, for so many turns.
+    Pause { turns: u64 },
 }
 
 /// A GPU with one stream.
@@ -78,16 +86,23 @@ struct Gpu {
     /// Blocks of the kernel that runs, by number.
     running: Vec<usize>,
     is_stopped: bool,
+    /// Kernels that were queued.
     launched: u64,
+    /// What the kernel that was started last says when it ends.
+    ends: u64,
+    /// Nothing starts before this turn.
+    resumes: u64,
     /// A thread of another kernel, which overwrites what is not its own.
     intruder: AgentId,
+    /// How far its clock is ahead.
+    ahead_ns: i64,
 }
 
 /// All actors of a run.
 pub struct World {
     memory: Rc<WeakMemory>,
     random: fastrand::Rng,
-    clock: Looks,
+    looks: Cell<u64>,
     gpus: Vec<Gpu>,
     blocks: Vec<Running>,
     /// One for each rank.
@@ -97,6 +112,7 @@ pub struct World {
     /// Kernels tell hosts of their end, as the executor does.
     pub reports_ends: bool,
     stopped_engines: Vec<usize>,
+    stopped_hosts: Vec<usize>,
     /// Of each rank.
     claim_words: Vec<u64>,
     faults: Vec<Fault>,
@@ -110,13 +126,14 @@ impl World {
         Self {
             memory: Rc::clone(memory),
             random: fastrand::Rng::with_seed(seed),
-            clock: Looks::default(),
+            looks: Cell::new(FIRST_LOOK_NS),
             gpus: Vec::new(),
             blocks: Vec::new(),
             engines: Vec::new(),
             hosts: Vec::new(),
             reports_ends: true,
             stopped_engines: Vec::new(),
+            stopped_hosts: Vec::new(),
             claim_words: Vec::new(),
             faults: Vec::new(),
             actors: Vec::new(),
@@ -141,7 +158,10 @@ impl World {
             running: Vec::new(),
             is_stopped: false,
             launched: 0,
+            ends: crate::rank::LAUNCH,
+            resumes: 0,
             intruder: self.memory.agent(Place::Block { gpu: rank as u32, block: INTRUDER }),
+            ahead_ns: 0,
         });
     }
 
@@ -157,7 +177,19 @@ impl World {
 
     /// Queues a kernel on a GPU's stream. It starts when those before it have ended.
     pub fn launch(&mut self, gpu: u32, kernel: &Arc<Kernel>, shape: (u32, u32), params: Vec<u8>) {
-        let (blocks, threads) = shape;
+        let number = self.gpus[gpu as usize].launched;
+        self.replay(gpu, kernel, shape, params, number);
+    }
+
+    /// The same of a launch with this number, which may have been queued before, as in graphs.
+    pub fn replay(
+        &mut self,
+        gpu: u32,
+        kernel: &Arc<Kernel>,
+        (blocks, threads): (u32, u32),
+        params: Vec<u8>,
+        number: u64,
+    ) {
         let launch = Arc::new(Launch {
             kernel: Arc::clone(kernel),
             grid: [blocks, 1, 1],
@@ -168,7 +200,20 @@ impl World {
             grid_workspace: 0,
             sm_count: blocks,
         });
-        self.gpus[gpu as usize].queue.push_back(Queued { launch, blocks, threads });
+        let ends = crate::rank::LAUNCH + number + 1;
+        let it = &mut self.gpus[gpu as usize];
+        it.launched += 1;
+        it.queue.push_back(Queued::Kernel { launch, blocks, threads, ends });
+    }
+
+    /// Queues a copy on a GPU's stream.
+    pub fn copy(&mut self, gpu: u32, from: u64, to: u64, bytes: u64) {
+        self.gpus[gpu as usize].queue.push_back(Queued::Copy { from, to, bytes });
+    }
+
+    /// Has what is queued next on a GPU's stream come so many turns late.
+    pub fn wait(&mut self, gpu: u32, turns: u64) {
+        self.gpus[gpu as usize].queue.push_back(Queued::Pause { turns });
     }
 
     /// What the run has come to so far.
@@ -181,12 +226,13 @@ impl World {
         self.gpus[gpu].is_stopped
     }
 
-    /// Starts the next kernel of a GPU whose last one has ended.
-    fn start_next(&mut self, gpu: usize) {
+    /// Starts what is next on a GPU's stream, when what was before it has ended.
+    fn start_next(&mut self, gpu: usize) -> Result<(), String> {
         let it = &self.gpus[gpu];
         let has_ended = it.running.iter().all(|block| self.has_ended(*block));
-        if it.is_stopped || !has_ended || it.queue.is_empty() {
-            return;
+        let is_early = self.stats.turns < it.resumes;
+        if it.is_stopped || !has_ended || it.queue.is_empty() || is_early {
+            return Ok(());
         }
         let ended = std::mem::take(&mut self.gpus[gpu].running);
         let stream = self.gpus[gpu].stream;
@@ -199,24 +245,38 @@ impl World {
                 |(actor, _)| !matches!(actor, Actor::Warp { block: it, .. } if *it == block),
             );
         }
-        let Some(queued) = self.gpus[gpu].queue.pop_front() else { return };
-        self.gpus[gpu].launched += 1;
-        for index in 0..queued.blocks {
-            let number = self.blocks.len();
-            let place = Place::Block { gpu: gpu as u32, block: number as u32 };
-            let shared = queued.launch.kernel.static_shared_bytes.into();
-            let block = Block::new(Arc::clone(&queued.launch), [index, 0, 0], index);
-            let view = BlockView::new(&self.memory, place, queued.threads, shared);
-            for thread in 0..queued.threads {
-                self.memory.hand_over(stream, view.agent_of(thread));
+        match self.gpus[gpu].queue.pop_front() {
+            Some(Queued::Kernel { launch, blocks, threads, ends }) => {
+                self.gpus[gpu].ends = ends;
+                (0..blocks).for_each(|index| self.start_block(gpu, &launch, index, threads));
             }
-            for warp in 0..block.warps() {
-                self.add_actor(Actor::Warp { block: number, warp });
+            Some(Queued::Copy { from, to, bytes }) => {
+                let mut data = vec![0; bytes as usize];
+                let weak = Strength::WEAK;
+                let outside = |_| format!("a copy on GPU {gpu} leaves allocated memory");
+                self.memory.read(stream, from, 8, weak, &mut data).map_err(outside)?;
+                self.memory.write(stream, to, 8, weak, &data).map_err(outside)?;
             }
-            self.gpus[gpu].running.push(number);
-            let threads = queued.threads;
-            self.blocks.push(Running { gpu: gpu as u32, block, view, threads });
+            Some(Queued::Pause { turns }) => self.gpus[gpu].resumes = self.stats.turns + turns,
+            None => {}
         }
+        Ok(())
+    }
+
+    fn start_block(&mut self, gpu: usize, launch: &Arc<Launch>, index: u32, threads: u32) {
+        let number = self.blocks.len();
+        let place = Place::Block { gpu: gpu as u32, block: number as u32 };
+        let shared = launch.kernel.static_shared_bytes.into();
+        let block = Block::new(Arc::clone(launch), [index, 0, 0], index);
+        let view = BlockView::new(&self.memory, place, threads, shared);
+        for thread in 0..threads {
+            self.memory.hand_over(self.gpus[gpu].stream, view.agent_of(thread));
+        }
+        for warp in 0..block.warps() {
+            self.add_actor(Actor::Warp { block: number, warp });
+        }
+        self.gpus[gpu].running.push(number);
+        self.blocks.push(Running { gpu: gpu as u32, block, view, threads });
     }
 
     fn has_ended(&self, block: usize) -> bool {
@@ -234,7 +294,7 @@ impl World {
         while self.stats.turns < turns_max {
             self.strike();
             for gpu in 0..self.gpus.len() {
-                self.start_next(gpu);
+                self.start_next(gpu)?;
             }
             if self.is_over() {
                 return Ok(self.stats);
@@ -278,6 +338,12 @@ impl World {
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),
                 Fault::GpuStops { .. } => self.gpus[rank].is_stopped = true,
+                Fault::Killed { .. } => {
+                    self.gpus[rank].is_stopped = true;
+                    self.stopped_engines.push(rank);
+                    self.stopped_hosts.push(rank);
+                }
+                Fault::ClockLeaps { by_us, .. } => self.gpus[rank].ahead_ns += 1000 * by_us,
                 Fault::StrayClaim { .. } => {
                     let how = Strength { order: Order::Relaxed, scope: Scope::Gpu };
                     let (place, stray) = (self.claim_words[rank], STRAY.to_le_bytes());
@@ -296,7 +362,7 @@ impl World {
             self.memory.get(self.claim_words[number], &mut claim).expect("it was allocated");
             let is_claimed = u32::from_le_bytes(claim) == ringdove_kernels::launch::RECORD_CLAIMED;
             let host = &self.hosts[number];
-            let has_heard = host.launches_seen() == crate::rank::LAUNCH + gpu.launched;
+            let has_heard = host.launches_seen() == gpu.ends;
             let knows =
                 (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
             gpu.is_stopped
@@ -316,7 +382,7 @@ impl World {
             Actor::Lane { engine, lane } => {
                 !self.stopped_engines.contains(&engine) && self.engines[engine].is_busy(lane)
             }
-            Actor::Host(_) => true,
+            Actor::Host(host) => !self.stopped_hosts.contains(&host),
         }
     }
 
@@ -324,8 +390,10 @@ impl World {
         match actor {
             Actor::Warp { block, warp } => {
                 let budget = 1 << self.random.u32(0..=TURN_LOG2_MAX);
-                let Running { block, view, .. } = &mut self.blocks[block];
-                let turn = block.run_warp(view, &self.clock, warp, budget);
+                let Running { gpu, block, view, .. } = &mut self.blocks[block];
+                let ahead_ns = self.gpus[*gpu as usize].ahead_ns;
+                let clock = GpuClock { looks: &self.looks, ahead_ns };
+                let turn = block.run_warp(view, &clock, warp, budget);
                 self.stats.instructions += block.take_spent();
                 turn.map_err(|fault| fault.to_string())?;
             }

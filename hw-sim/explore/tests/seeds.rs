@@ -14,7 +14,11 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// Seeds that once failed. A seed joins with the mend of what it found; those that do not say of
 /// what code showed errors of these checks.
-const REGRESSIONS: [(Scenario, u64); 5] = [
+const REGRESSIONS: [(Scenario, u64); 7] = [
+    // wait.cuh: a clock that stepped back behind the start of a wait ended it at once.
+    (Scenario::Clock, 41),
+    // ringdove.cuh: `has_failed` ended a launch without a record of the stray claim.
+    (Scenario::UserFaults, 29),
     // experts.cuh: threads asked how many ranks were given up before the last one had counted.
     (Scenario::ExpertsFaults, 54),
     (Scenario::ExpertsFaults, 227),
@@ -136,4 +140,19 @@ fn a_trace_holds_the_run() {
     let is_of = |event: &serde_json::Value, phase: &str| event["ph"] == phase;
     assert!(events.iter().any(|event| is_of(event, "M") && event["args"]["name"] == "engine 0"));
     assert!(events.iter().filter(|event| is_of(event, "X")).count() > 100);
+}
+
+/// If this fails, a fault that was asked for does not strike, or the printed command leaves it out.
+#[test]
+fn faults_can_be_asked_for() {
+    let mut options = Options::draw(Scenario::Ring, 1);
+    options.add_fault("rank1:bad-op=7:0".parse().unwrap()).unwrap();
+    options.add_fault("rank1:abort-at=1".parse().unwrap()).unwrap();
+    assert!(options.add_fault("rank2:kill-at=1".parse().unwrap()).unwrap_err().contains("2 ranks"));
+    let kernels = Kernels::committed();
+    let without = run(&kernels, &Options::draw(Scenario::Ring, 1)).unwrap();
+    let with = run(&kernels, &options).unwrap();
+    assert_ne!(with, without);
+    let failure = Failure { options, reason: String::new(), events: String::new(), stats: with };
+    assert!(failure.replay().contains("--fault rank1:abort-at=1"), "{}", failure.replay());
 }

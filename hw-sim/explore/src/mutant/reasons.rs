@@ -18,19 +18,6 @@ pub(super) fn of(subject: Subject) -> &'static [Reason] {
 const EXECUTOR: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
     ("bar.warp.sync", "bar.warp.sync -> removed", CONVERGE),
-    // Where a launch or a wait was stopped by a stray claim.
-    ("ld.relaxed.gpu 2", "", SEEN_BEFORE),
-    ("ld.relaxed.gpu 3", "", SEEN_BEFORE),
-    ("ld.relaxed.gpu 5", "", SEEN_BEFORE),
-    ("ld.relaxed.gpu 7", "", SEEN_BEFORE),
-    ("ld.relaxed.gpu 11", "", SEEN_BEFORE),
-    ("ld.relaxed.gpu 12", "", SEEN_BEFORE),
-    ("atom.relaxed.gpu 1", "", FIRST_EXCHANGE),
-    ("atom.relaxed.gpu 3", "", FIRST_EXCHANGE),
-    ("atom.relaxed.gpu 9", "", FIRST_EXCHANGE),
-    ("atom.relaxed.gpu 11", "", FIRST_EXCHANGE),
-    ("atom.relaxed.gpu 17", "", FIRST_EXCHANGE),
-    ("atom.relaxed.gpu 21", "", FIRST_EXCHANGE),
     ("ld.relaxed.sys 12", "", POLL),
     ("ld.relaxed.sys 13", "", POLL),
     ("st.relaxed.sys 3", "", GRANT_WORD),
@@ -91,9 +78,9 @@ const TAIL_CACHE: &str =
     "equivalent: the fence behind the wait for `tail` comes before it, and both are a release";
 const CONVERGE: &str =
     "equivalent: a barrier of the block follows; this one brings the warp together for it";
-const SEEN_BEFORE: &str =
+pub(super) const SEEN_BEFORE: &str =
     "equivalent: the thread has seen the word set, by a strong load; coherence keeps it so";
-const FIRST_EXCHANGE: &str =
+pub(super) const FIRST_EXCHANGE: &str =
     "equivalent: the word holds a stray value that the thread has seen, so this exchange fails";
 const POLL: &str =
     "equivalent: one thread polls here for the block; all read the words again and check them";

@@ -264,24 +264,10 @@ impl<'a> Run<'a> {
     }
 
     fn check_record(&self, rank: usize, record: &WaitRecord) -> Result<(), &'static str> {
-        let launches = LAUNCH..LAUNCH + u64::from(self.options.launches);
-        if !launches.contains(&record.sequence) || record.call >= self.options.calls.into() {
+        if record.call >= self.options.calls.into() {
             return Err("there is no such call");
         }
-        let is_aborted = record.state == ABORTED;
-        if is_aborted && !self.world.hosts.iter().any(Host::has_alarmed) {
-            return Err("nobody aborted");
-        }
-        let timeout_ns = self.options.timeout_ns;
-        if !is_aborted && (timeout_ns == NEVER_NS || record.waited_ns < timeout_ns) {
-            return Err("its time was not over");
-        }
-        let is_ring_space = record.kind == WaitKind::RingSpace as u32;
-        let port = self.ranks[rank].ports.get(record.port as usize);
-        match port.is_some_and(|port| is_ring_space || record.peer == port.peer) {
-            true => Ok(()),
-            false => Err("its port leads to another peer"),
-        }
+        check_plan_record(self.options, &self.world, &self.ranks[rank], record)
     }
 
     fn check_call(&self, rank: usize, call: u32, is_whole: bool) -> Result<(), String> {
@@ -306,5 +292,31 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Does the record of a rank that runs the library's plans tell of something that was?
+pub(super) fn check_plan_record(
+    options: &Options,
+    world: &World,
+    rank: &Rank,
+    record: &WaitRecord,
+) -> Result<(), &'static str> {
+    let launches = LAUNCH..LAUNCH + u64::from(options.launches);
+    if !launches.contains(&record.sequence) {
+        return Err("there is no such launch");
+    }
+    let is_aborted = record.state == ABORTED;
+    if is_aborted && !world.hosts.iter().any(Host::has_alarmed) {
+        return Err("nobody aborted");
+    }
+    if !is_aborted && (options.timeout_ns == NEVER_NS || record.waited_ns < options.timeout_ns) {
+        return Err("its time was not over");
+    }
+    let is_ring_space = record.kind == WaitKind::RingSpace as u32;
+    let port = rank.ports.get(record.port as usize);
+    match port.is_some_and(|port| is_ring_space || record.peer == port.peer) {
+        true => Ok(()),
+        false => Err("its port leads to another peer"),
     }
 }

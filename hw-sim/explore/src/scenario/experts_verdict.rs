@@ -36,7 +36,7 @@ impl Run<'_> {
     }
 
     fn check_rank(&self, rank: usize) -> Result<(), String> {
-        let has_faults = !self.options.faults.is_empty() || self.options.timeout_ns != NEVER_NS;
+        let has_faults = !self.options.is_undisturbed();
         for number in 0..self.steps.len() {
             let in_step = |reason: String| format!("step {number}: {reason}");
             let combined = match (has_faults, self.options.shape.goes_on) {

@@ -5,6 +5,7 @@ mod experts;
 mod experts_verdict;
 mod grants;
 mod lanes;
+mod messages;
 mod options;
 mod plan_shape;
 mod shrink;
@@ -28,6 +29,7 @@ use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
 pub use experts::Shape;
+pub use messages::Shape as GroupShape;
 pub use options::{Change, Options};
 pub use plan_shape::Shape as PlanShape;
 pub use shrink::shrink;
@@ -75,6 +77,14 @@ pub enum Scenario {
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
     CollectivesFaults,
+    /// Clocks of GPUs leap, forward and back, while threads wait; perhaps a rank is killed too.
+    Clock,
+    /// Groups of sends and receives, two to five ranks, which come late.
+    Groups,
+    /// The same, and a GPU or an engine stops, a rank is killed, or a host aborts.
+    GroupsFaults,
+    /// As `Groups`; all are launched several times, as graphs are replayed.
+    Graphs,
     /// One of these, drawn.
     Random,
 }
@@ -96,11 +106,13 @@ pub enum Traffic {
     Experts,
     /// As [`Scenario::Collectives`].
     Collectives,
+    /// As [`Scenario::Groups`].
+    Groups,
 }
 
 impl Traffic {
     /// All, by name.
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 8] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -108,10 +120,15 @@ impl Traffic {
         ("user", Self::User),
         ("experts", Self::Experts),
         ("collectives", Self::Collectives),
+        ("groups", Self::Groups),
     ];
 
     /// Those of the executor.
     pub const OF_EXECUTOR: [Self; 4] = [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants];
+
+    /// Those that clocks matter to.
+    pub const OF_WAITS: [Self; 6] =
+        [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants, Self::User, Self::Experts];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -121,7 +138,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 17] = [
+    pub const ALL: [(&'static str, Self); 21] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -138,11 +155,15 @@ impl Scenario {
         ("experts-faults", Self::ExpertsFaults),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
+        ("clock", Self::Clock),
+        ("groups", Self::Groups),
+        ("groups-faults", Self::GroupsFaults),
+        ("graphs", Self::Graphs),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 15] = [
+    pub const DRAWN: [Self; 19] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -158,6 +179,10 @@ impl Scenario {
         Self::Collectives,
         Self::CollectivesFaults,
         Self::Relays,
+        Self::Clock,
+        Self::Groups,
+        Self::GroupsFaults,
+        Self::Graphs,
     ];
 
     /// Its name.
@@ -180,6 +205,7 @@ impl Scenario {
             Self::User | Self::UserFaults => Some(Traffic::User),
             Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
+            Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
             _ => None,
         }
     }
@@ -201,8 +227,11 @@ pub struct Failure {
 impl Failure {
     /// The arguments of `hwsim explore` that replay it; a changed PTX text needs its own.
     pub fn replay(&self) -> String {
-        let Options { seed, scenario, changes, .. } = &self.options;
+        let Options { seed, scenario, named_faults, changes, .. } = &self.options;
         let mut text = format!("--seed {seed} --runs 1");
+        for fault in named_faults {
+            let _ = write!(text, " --fault {fault}");
+        }
         for change in changes {
             let _ = write!(text, " --with {change}");
         }
@@ -332,7 +361,9 @@ fn perform(
         MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
     let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
     let turns_max = match (options.scenario, options.traffic) {
-        (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives) => TURNS_MAX_OF_MANY,
+        (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives | Traffic::Groups) => {
+            TURNS_MAX_OF_MANY
+        }
         _ => TURNS_MAX,
     };
     let (outcome, world) = match options.traffic {
@@ -344,6 +375,11 @@ fn perform(
         }
         Traffic::Collectives => {
             let mut run = collectives::Run::new(&memory, options);
+            let outcome = run.start(kernels).and_then(|()| run.world.run(turns_max));
+            (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
+        }
+        Traffic::Groups => {
+            let mut run = messages::Run::new(&memory, options);
             let outcome = run.start(kernels).and_then(|()| run.world.run(turns_max));
             (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
         }
@@ -409,7 +445,7 @@ impl<'a> Setup<'a> {
             Traffic::LowLatency => self.exchange(),
             Traffic::Grants => self.grant(),
             Traffic::User => self.use_handles(),
-            Traffic::Experts | Traffic::Collectives => {
+            Traffic::Experts | Traffic::Collectives | Traffic::Groups => {
                 unreachable!("these runs have a setup of their own")
             }
         }

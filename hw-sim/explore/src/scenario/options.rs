@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{PlanShape, Scenario, Shape, Traffic};
+use super::{GroupShape, PlanShape, Scenario, Shape, Traffic};
 use crate::engine::HostMutant;
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
@@ -54,8 +54,12 @@ pub struct Options {
     pub shape: Shape,
     /// What runs of collectives draw beside.
     pub collective: PlanShape,
+    /// What runs of groups draw beside.
+    pub groups: GroupShape,
     /// What the host's code is weakened to: for its mutants. Never drawn.
     pub host: Option<HostMutant>,
+    /// Faults that were named, and not drawn; they are among `faults`, too.
+    pub named_faults: Vec<Fault>,
     /// What was changed after the draw.
     pub changes: Vec<Change>,
 }
@@ -117,6 +121,9 @@ impl fmt::Display for Options {
         if self.traffic == Traffic::Collectives {
             write!(f, "{}", self.collective)?;
         }
+        if self.traffic == Traffic::Groups {
+            write!(f, "{}", self.groups)?;
+        }
         if self.timeout_ns != NEVER_NS {
             write!(f, ", waits expire after {} looks", self.timeout_ns)?;
         }
@@ -138,6 +145,9 @@ impl Options {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0971_0e5e);
         let traffic = match scenario.traffic() {
             Some(traffic) => traffic,
+            None if scenario == Scenario::Clock => {
+                Traffic::OF_WAITS[random.usize(..Traffic::OF_WAITS.len())]
+            }
             None => Traffic::OF_EXECUTOR[random.usize(..Traffic::OF_EXECUTOR.len())],
         };
         // Short messages mostly, because they are quick; long ones give all warps a part.
@@ -164,6 +174,8 @@ impl Options {
             host: None,
             shape: Shape::default(),
             collective: PlanShape::default(),
+            groups: GroupShape::default(),
+            named_faults: Vec::new(),
             changes: Vec::new(),
         };
         match random.u32(0..4) {
@@ -197,7 +209,28 @@ impl Options {
             options.threads = [32, 64][random.usize(..2)];
             options.blocks = random.u32(1..=2);
         }
+        if traffic == Traffic::Groups {
+            options.groups = GroupShape::draw(&mut random);
+            options.bytes = 4 * random.u32(1..=64);
+            options.threads = [32, 64][random.usize(..2)];
+            (options.launches, options.calls) = (random.u32(1..=3), 1);
+        }
         let strike = match scenario {
+            Scenario::Graphs => {
+                options.groups.replays = random.u32(2..=3);
+                scenario
+            }
+            Scenario::GroupsFaults => {
+                options.lose_rank(options.groups.ranks, &mut random);
+                if random.bool() {
+                    options.kill_what_stops();
+                }
+                options.groups.replays = random.u32(1..=2);
+                if options.timeout_ns != NEVER_NS {
+                    options.timeout_ns = 1 << random.u32(4..=8);
+                }
+                scenario
+            }
             Scenario::Relays => {
                 options.shape.relay();
                 scenario
@@ -227,9 +260,15 @@ impl Options {
             Scenario::Abort => options.abort(&mut random),
             Scenario::Expiry => options.expire(&mut random),
             Scenario::Stray => options.stray(&mut random),
+            Scenario::Clock => options.leap(&mut random),
             _ => {}
         }
         options
+    }
+
+    /// Does nothing go wrong that may end a run other than well?
+    pub fn is_undisturbed(&self) -> bool {
+        self.timeout_ns == NEVER_NS && !self.faults.iter().any(|fault| fault.disturbs())
     }
 
     /// Numbers that may be changed, and the least that each may be.
@@ -297,6 +336,35 @@ impl Options {
         self.changes.push(change);
     }
 
+    /// How many ranks the run has.
+    pub fn ranks(&self) -> u32 {
+        match self.traffic {
+            Traffic::Experts => self.shape.ranks,
+            Traffic::Collectives => self.collective.ranks,
+            Traffic::Groups => self.groups.ranks,
+            _ => 2,
+        }
+    }
+
+    /// Adds a fault to those that were drawn; a block counts modulo the run's.
+    ///
+    /// # Errors
+    ///
+    /// The run does not have the rank.
+    pub fn add_fault(&mut self, mut fault: Fault) -> Result<(), String> {
+        if fault.rank() >= self.ranks() {
+            return Err(format!(
+                "{fault}: the run of seed {} has {} ranks",
+                self.seed,
+                self.ranks()
+            ));
+        }
+        fault.move_into(self.blocks);
+        self.faults.push(fault);
+        self.named_faults.push(fault);
+        Ok(())
+    }
+
     /// Calls of all launches.
     pub fn rounds(&self) -> u32 {
         self.launches * self.calls
@@ -341,6 +409,15 @@ impl Options {
         }
     }
 
+    /// A rank whose GPU stops is killed, host and engine too.
+    fn kill_what_stops(&mut self) {
+        for fault in &mut self.faults {
+            if let Fault::GpuStops { rank, turn } = *fault {
+                *fault = Fault::Killed { rank, turn };
+            }
+        }
+    }
+
     /// One block refuses its plan. Then the others stop too, even if the host does nothing.
     fn refuse(&mut self, random: &mut fastrand::Rng) {
         let (rank, block) = (random.u32(0..2), random.u32(0..self.blocks));
@@ -381,6 +458,22 @@ impl Options {
     fn expire(&mut self, random: &mut fastrand::Rng) {
         self.timeout_ns = 1 << random.u32(4..=7);
         self.leave_alone(random.u32(0..2), random);
+    }
+
+    /// Clocks leap. In half of the runs a rank is killed, and waits have to end.
+    fn leap(&mut self, random: &mut fastrand::Rng) {
+        let ranks = self.ranks();
+        for _ in 0..random.u32(1..=4) {
+            let way = if random.u32(0..4) == 0 { 1 } else { -1 };
+            let by_us = way * (1 << random.u32(0..=20));
+            let rank = random.u32(0..ranks);
+            self.faults.push(Fault::ClockLeaps { rank, turn: strike(random), by_us });
+        }
+        if random.bool() {
+            let rank = random.u32(0..ranks);
+            self.timeout_ns = 1 << random.u32(4..=7);
+            self.faults.push(Fault::Killed { rank, turn: strike(random) });
+        }
     }
 
     fn stray(&mut self, random: &mut fastrand::Rng) {

@@ -197,7 +197,7 @@ impl Setup<'_> {
     /// case.
     fn wait_kind(&self, number: u32) -> u32 {
         let faults = &self.options.faults;
-        let ends = faults.is_empty()
+        let ends = !faults.iter().any(|fault| fault.disturbs())
             || self.options.timeout_ns != NEVER_NS
             || faults.iter().any(|fault| matches!(fault, Fault::Abort { .. }));
         if ends && number % 2 == 1 { WAIT_FOR_WORD_OR_GO_ON } else { WAIT_FOR_WORD }

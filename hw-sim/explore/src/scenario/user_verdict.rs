@@ -39,7 +39,8 @@ impl Setup<'_> {
             }
             Some(WaitKind::StrayClaim) => {
                 self.check_is_stray(rank, record)?;
-                self.check_user_port(rank, record)
+                let is_at_start = record.port == NONE && record.peer == NONE;
+                if is_at_start { Ok(()) } else { self.check_user_port(rank, record) }
             }
             Some(WaitKind::BadPlan) | None => Err("no such kind belongs here"),
             Some(_) => {

@@ -34,12 +34,9 @@ impl Setup<'_> {
             {
                 return Err(format!("host {rank} saw {seen:?} in the place of {record:?}"));
             }
-            // Words may be waited for without a record, and `has_failed` leaves none of a claim
-            // that holds a stray value.
-            let is_stray = self.strikes(rank, |fault| matches!(fault, Fault::StrayClaim { .. }));
-            let is_silent = self.sends_by_words() || is_stray;
+            // Words may be waited for without a record.
             let of_user = self.options.traffic == Traffic::User;
-            let tells = self.options.faults.is_empty() || !(of_user && is_silent);
+            let tells = self.options.is_undisturbed() || !(of_user && self.sends_by_words());
             let is_whole = record.state == 0 && !self.world.is_stopped(rank) && tells;
             if is_whole && self.options.traffic != Traffic::User {
                 self.check_ends(rank)?;

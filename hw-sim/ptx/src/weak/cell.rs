@@ -36,6 +36,9 @@ pub struct Message {
 pub struct Cell {
     /// What is before all messages.
     pub base: u64,
+    /// Bytes of it that messages left which are forgotten. Nobody reads these any more: with the
+    /// message went what it passes on, and a read without that would be weaker than any.
+    forgotten: u8,
     /// Writes, oldest first.
     pub history: Vec<Message>,
 }
@@ -65,6 +68,7 @@ impl Cell {
             }
             let bits = bits(first.mask);
             self.base = self.base & !bits | first.data & bits;
+            self.forgotten |= first.mask;
             self.history.remove(0);
         }
     }
@@ -127,7 +131,7 @@ impl Reader<'_> {
                 found.push(position + 1);
             }
         }
-        if base_is_free {
+        if base_is_free && cell.forgotten & mask == 0 {
             found.push(0);
         }
         found
