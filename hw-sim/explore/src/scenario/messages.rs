@@ -436,10 +436,10 @@ impl<'a> Run<'a> {
 fn draw_group(options: &Options, random: &mut fastrand::Rng) -> Vec<Transfer> {
     let Options { groups: shape, messages, bytes, .. } = options;
     let ranks = shape.ranks as usize;
-    let (mut sent, mut received) = (vec![0; ranks], vec![0; ranks]);
+    let (mut sent, mut received) = (vec![0_u64; ranks], vec![0_u64; ranks]);
     let mut transfers = Vec::new();
-    for from in 0..ranks {
-        for to in 0..ranks {
+    for (from, sent) in sent.iter_mut().enumerate() {
+        for (to, received) in received.iter_mut().enumerate() {
             let count = [0, 1, 1, 2][random.usize(..4)];
             for _ in 0..count.min(*messages) {
                 let most = u64::from(*bytes);
@@ -456,15 +456,15 @@ fn draw_group(options: &Options, random: &mut fastrand::Rng) -> Vec<Transfer> {
                     from,
                     to,
                     bytes,
-                    source: sent[from],
-                    destination: received[to],
+                    source: *sent,
+                    destination: *received,
                     sends_registered: registered(Direction::Send, random),
                     receives_registered: registered(Direction::Receive, random),
                 });
                 // Now and then at places that are no multiple of anything.
                 let step = if random.bool() { bytes.next_multiple_of(16) } else { bytes };
-                sent[from] += step;
-                received[to] += step;
+                *sent += step;
+                *received += step;
             }
         }
     }
