@@ -51,8 +51,8 @@ struct Window {
     u32 number;
 };
 
-// `Device::has_failed`, where the claim is set. Out of line: kernels ask at their start, and this is
-// for those whose communicator has failed.
+// `Device::has_failed`, where the claim is set. Out of line: kernels ask at their start, and this
+// is for those whose communicator has failed.
 static __device__ __attribute__((noinline)) void explain_failure(u64 communicator) {
     record_stray_claim(*reinterpret_cast<const DeviceCommunicator*>(communicator),
                        launch_start(0));

@@ -134,7 +134,7 @@ fn extended_completion_queues_show_the_same_completions() {
     job_of(&programs().join("windows"), "extended-queue", "one-gpu", &[]);
 }
 
-/// Whatever a datagram's sender does wrong, no memory but that of a fitting receive request changes.
+/// No datagram changes memory but that of a fitting receive request, whatever its sender does.
 #[test]
 fn datagrams_arrive_whole_or_not_at_all() {
     for name in ["datagrams", "lost", "mistakes", "extended"] {

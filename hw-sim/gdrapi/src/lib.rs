@@ -6,8 +6,8 @@
 //! pinned. As with every dma-buf, memory that was freed lives on until it is unpinned.
 //!
 //! **Order.** Mappings count as write-combining, as those of GPUs on PCIe are. What
-//! `gdr_copy_to_mapping` writes is visible before anything that the thread stores afterwards; within
-//! a copy there is no order, but up to 64 aligned bytes go word by word, first to last.
+//! `gdr_copy_to_mapping` writes is visible before anything that the thread stores afterwards;
+//! within a copy there is no order, but up to 64 aligned bytes go word by word, first to last.
 
 mod driver;
 mod mapping;

@@ -1,7 +1,7 @@
 //! Pinned device memory, and its mapping into the process.
 //!
-//! Programs see the pages of real GPUs, of 64 KiB: what is pinned is said to fill whole ones, and only
-//! what begins with one can be mapped. The mapping itself ends with the allocation.
+//! Programs see the pages of real GPUs, of 64 KiB: what is pinned is said to fill whole ones, and
+//! only what begins with one can be mapped. The mapping itself ends with the allocation.
 
 use crate::{Outcome, driver};
 use std::ffi::c_void;

@@ -39,6 +39,17 @@ pub struct Gid {
     pub kind: GidKind,
 }
 
+/// The way to a peer's port, as a program gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Route {
+    /// The peer's GID, where the route is global.
+    pub gid: Option<[u8; 16]>,
+    /// The index of our own GID.
+    pub own_gid: u8,
+    /// The peer's LID.
+    pub lid: u16,
+}
+
 impl Endpoint {
     /// The port's local identifier.
     pub fn lid(self) -> u16 {

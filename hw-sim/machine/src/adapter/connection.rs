@@ -1,14 +1,14 @@
 //! The shared part of a queue pair: what its requester and its responder both know, where they
 //! report, and the way to the peer.
 
-use super::address::Endpoint;
+use super::address::{Endpoint, Route};
 use super::completion::{Completion, CompletionQueue, Operation};
 use super::device::{AsyncEvent, Device, Element, Events, PortState};
 use super::error::Result;
 use super::host::Host;
 use super::link::{Link, Peer};
 use super::receive::ReceiveQueue;
-use super::state::{Attributes, QueuePairState, Route};
+use super::state::{Attributes, QueuePairState};
 use super::transport::Transport;
 use super::window::Party;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

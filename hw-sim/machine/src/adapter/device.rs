@@ -1,9 +1,8 @@
 //! One adapter as a process sees it: limits, port, events.
 
-use super::address::Endpoint;
+use super::address::{Endpoint, Route};
 use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
-use super::state::Route;
 use crate::description::{Adapter, LinkLayer};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};

@@ -1,7 +1,6 @@
 //! The requester's side of a queue pair: from the send queue to the peer's ring, and from its
 //! answers to completions.
 
-use super::access::Access;
 use super::completion::{Completion, CompletionStatus};
 use super::connection::Connection;
 use super::datagram::Receivers;
@@ -11,8 +10,8 @@ use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, QueuePairState};
 use super::transport::Transport;
-use super::work::{Data, Piece, SendRequest, Verb, parts};
-use crate::fabric::{Reader, Writer, copy};
+use super::work::{SendRequest, Verb};
+use crate::fabric::{Reader, Writer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -365,59 +364,6 @@ impl Connection {
         if whole { Piecewise::Whole } else { Piecewise::Part }
     }
 
-    /// Copies a piece of a request's data to `target`.
-    pub(super) fn gather(
-        &self,
-        data: &Data,
-        offset: u64,
-        length: u64,
-        target: u64,
-    ) -> Result<(), CompletionStatus> {
-        let pieces = match data {
-            Data::Pieces(pieces) => pieces,
-            Data::Inline(bytes) => {
-                let source = bytes.as_ptr() as u64 + offset;
-                // SAFETY: `target` is room for `length` bytes in a ring, and the message has
-                // `length` more bytes at `offset`.
-                unsafe { copy::fetch(target, source, length as usize) };
-                return Ok(());
-            }
-        };
-        let held = self.host.hold();
-        for (part, place) in parts(pieces, offset, length) {
-            let Piece { address, length, key } = part;
-            let source =
-                held.resolve(self.domain, key, address, u64::from(length), Access::NONE)?;
-            // SAFETY: the region holds the range, and stays while `held` lives; the parts fill
-            // `target` exactly.
-            unsafe { copy::fetch(target + place, source, length as usize) };
-        }
-        Ok(())
-    }
-
-    /// Copies data that came back to where a request wants it.
-    fn scatter(
-        &self,
-        work: &Work,
-        offset: u64,
-        length: u64,
-        source: u64,
-    ) -> Result<(), CompletionStatus> {
-        let Data::Pieces(pieces) = &work.request.data else {
-            return Err(CompletionStatus::LocalOperation);
-        };
-        let held = self.host.hold();
-        for (part, place) in parts(pieces, offset, length) {
-            let Piece { address, length, key } = part;
-            let target =
-                held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
-            // SAFETY: as in `gather`, the other way.
-            unsafe { copy::land(target, source + place, length as usize) };
-            held.written(target, u64::from(length));
-        }
-        Ok(())
-    }
-
     /// Takes answers in and completes requests, oldest first. True if anything was done.
     pub(super) fn complete(&self, side: &mut SendSide, failed: &mut bool) -> bool {
         let mut worked = self.take_answers(side);
@@ -513,7 +459,7 @@ impl Connection {
         let offset = u64::from(record.offset);
         let fits = work.request.verb.is_read() && offset + length <= work.length;
         let landed = if fits {
-            self.scatter(work, offset, length, data)
+            self.scatter(&work.request.data, offset, length, data)
         } else {
             Err(CompletionStatus::Fatal)
         };

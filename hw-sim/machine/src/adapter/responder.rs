@@ -9,7 +9,7 @@ use super::placement::Unplaced;
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, receiver_timer_us};
 use super::transport::Transport;
-use super::work::{Piece, ReceiveRequest, parts};
+use super::work::ReceiveRequest;
 use crate::fabric::{Reader, Writer, copy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -237,8 +237,8 @@ impl Connection {
         step
     }
 
-    /// Is this piece of a message dropped? Messages of an unreliable connection may be lost in whole
-    /// or in part, also for want of a receive request: each begins anew.
+    /// Is this piece of a message dropped? Messages of an unreliable connection may be lost in
+    /// whole or in part, also for want of a receive request: each begins anew.
     fn is_lost(&self, side: &mut ReceiveSide, record: &Record) -> bool {
         if record.flags & FIRST != 0 {
             side.executed = record.message;
@@ -379,26 +379,6 @@ impl Connection {
             return Ok(());
         }
         self.host.regions.invalidate(self.party(), record.key).map_err(|_| (told, told))
-    }
-
-    /// Copies `length` bytes of a message to their place at `offset` in a receive request's memory.
-    pub(super) fn land_received(
-        &self,
-        request: &ReceiveRequest,
-        offset: u64,
-        length: u64,
-        payload: u64,
-    ) -> Result<(), CompletionStatus> {
-        let held = self.host.hold();
-        for (part, place) in parts(&request.pieces, offset, length) {
-            let Piece { address, length, key } = part;
-            let target =
-                held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
-            // SAFETY: as in `write`; the parts lie inside the payload.
-            unsafe { copy::land(target, payload + place, length as usize) };
-            held.written(target, u64::from(length));
-        }
-        Ok(())
     }
 
     /// Is there a receive request for this message? If not, its sender is notified.

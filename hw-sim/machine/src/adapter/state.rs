@@ -1,5 +1,6 @@
 //! The state machine of queue pairs: which attributes each step needs and allows.
 
+use super::address::Route;
 use super::error::{Result, VerbsError};
 use super::transport::Transport;
 
@@ -17,8 +18,8 @@ pub enum QueuePairState {
     ReadyToSend = 3,
     /// Sending has stopped for a change of attributes.
     SendDrained = 4,
-    /// A send request has failed where its peer knows nothing of it (UC, UD): later ones are flushed,
-    /// and messages are received as before.
+    /// A send request has failed where its peer knows nothing of it (UC, UD): later ones are
+    /// flushed, and messages are received as before.
     SendError = 5,
     /// All requests are flushed.
     Error = 6,
@@ -99,17 +100,6 @@ pub mod mask {
     pub const CAPACITY: u32 = 1 << 19;
     /// The peer's queue pair.
     pub const PEER: u32 = 1 << 20;
-}
-
-/// The peer's address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Route {
-    /// The peer's GID, where the route is global.
-    pub gid: Option<[u8; 16]>,
-    /// The index of our own GID.
-    pub own_gid: u8,
-    /// The peer's LID.
-    pub lid: u16,
 }
 
 /// Attributes of a queue pair.

@@ -1,6 +1,5 @@
 //! Transports of queue pairs: what each promises, and what may be asked of it.
 
-use super::state::Route;
 use super::work::Verb;
 
 /// How messages of a queue pair travel; the numbers of the verbs interface.
@@ -36,16 +35,4 @@ impl Transport {
             Self::Datagram => matches!(verb, Verb::Send),
         }
     }
-}
-
-/// Where a datagram goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Destination {
-    /// The port.
-    pub route: Route,
-    /// The queue pair.
-    pub queue_pair: u32,
-    /// The key that the queue pair must have. With the highest bit set, the sender's own key goes
-    /// in its place.
-    pub queue_key: u32,
 }

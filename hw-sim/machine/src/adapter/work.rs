@@ -1,7 +1,7 @@
 //! Work requests.
 
+use super::address::Route;
 use super::completion::Operation;
-use super::transport::Destination;
 use super::window::BindRequest;
 
 /// A piece of registered memory.
@@ -78,6 +78,18 @@ impl Data {
             Self::Inline(bytes) => bytes.len() as u64,
         }
     }
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Destination {
+    /// The port.
+    pub route: Route,
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// The key that the queue pair must have. With the highest bit set, the sender's own key goes
+    /// in its place.
+    pub queue_key: u32,
 }
 
 /// A request for the send queue.

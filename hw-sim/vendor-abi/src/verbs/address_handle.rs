@@ -5,7 +5,7 @@ use super::domains::DomainObject;
 use super::layout::{IbvAh, IbvAhAttr};
 use super::objects::{errno_of, refused, zeroed};
 use super::pointer::{Object, Source};
-use hwsim_machine::adapter::state::Route;
+use hwsim_machine::adapter::Route;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
