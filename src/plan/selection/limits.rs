@@ -29,7 +29,7 @@ pub struct Limits {
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
     /// Each element of a reduction is computed by one expression, whatever the plan: see
-    /// [`Algorithm::InRankOrder`].
+    /// [`Algorithm::InRankOrder`](crate::plan::Algorithm::InRankOrder).
     pub reproducible: bool,
     /// Sends and receives of so many bytes, and of more messages than a lane has slots, begin with
     /// the receiver's grant; `None`: there are no grants.
