@@ -50,8 +50,8 @@ struct Part {
     region: Option<Vec<u8>>,
 }
 
-/// A list without an entry, and no NVLink.
-const NOTHING_UNREACHED: [u8; 2] = [0, 0];
+/// A list without an entry, no NVLink, and no place of the GPU (`None`).
+const NOTHING_UNREACHED: [u8; 3] = [0, 0, 0];
 
 /// What rank 1 says that is not so.
 #[derive(Clone, Copy, Default)]
@@ -137,6 +137,7 @@ fn lie(lie: Lie) {
         text("RINGDOVE_REPRODUCIBLE", settings.reproducible.to_string()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),
         text("RINGDOVE_STORE_BLOCKS", settings.store_blocks.to_string()),
+        text("RINGDOVE_ALGORITHM", settings.algorithm.to_string()),
     ];
     let bytes = lie.bytes.unwrap_or([SIGNAL_BYTES, STAGING_BYTES]);
     let exporter = Exporter::start(&[bytes[0], bytes[1], COUNT as u64 * 4]);
