@@ -39,11 +39,19 @@ fn prepare<'c>(communicator: &'c Communicator, program: &Verified, driven: Drive
     resident
 }
 
+fn prepare_all<'c>(
+    communicators: &'c [Communicator],
+    program: &Verified,
+    driven: Driven,
+) -> Vec<Resident<'c>> {
+    communicators.iter().map(|one| prepare(one, program, driven)).collect()
+}
+
 /// Runs `iterations` with a rate that changes, with a pause in between; gives the bits of weights
 /// and losses of each rank.
 fn train(communicators: &[Communicator], driven: Driven, iterations: u64) -> Vec<Vec<u32>> {
     let program = program(communicators[0].rank_count());
-    let mut all: Vec<_> = communicators.iter().map(|one| prepare(one, &program, driven)).collect();
+    let mut all = prepare_all(communicators, &program, driven);
     for part in 0..2 {
         all.iter_mut().for_each(|one| one.start().unwrap());
         for step in 0..iterations / 2 {
@@ -123,11 +131,7 @@ fn calls_out_of_place_are_refused() {
     on_machine("pcie4", || {
         let world = World::with(2, &settings());
         let program = program(2);
-        let mut all: Vec<_> = world
-            .communicators
-            .iter()
-            .map(|one| prepare(one, &program, Driven::Resident))
-            .collect();
+        let mut all = prepare_all(&world.communicators, &program, Driven::Resident);
         let refused = |result: ringdove::Result<()>| {
             assert!(matches!(result, Err(Error::Argument { .. })), "{result:?}");
         };
@@ -157,11 +161,7 @@ fn a_rank_that_stays_away_ends_the_others_with_names() {
         let limit = Duration::from_millis(500);
         let world = World::with(2, &Settings { wait_timeout: limit, ..settings() });
         let program = program(2);
-        let mut all: Vec<_> = world
-            .communicators
-            .iter()
-            .map(|one| prepare(one, &program, Driven::Resident))
-            .collect();
+        let mut all = prepare_all(&world.communicators, &program, Driven::Resident);
         all.iter_mut().for_each(|one| one.start().unwrap());
         all.iter_mut().for_each(|one| one.run(3).unwrap());
         all.iter_mut().for_each(|one| one.wait().unwrap());
@@ -190,11 +190,7 @@ fn an_abort_ends_all_blocks() {
     on_machine("pcie4", || {
         let world = World::with(2, &settings());
         let program = program(2);
-        let mut all: Vec<_> = world
-            .communicators
-            .iter()
-            .map(|one| prepare(one, &program, Driven::Resident))
-            .collect();
+        let mut all = prepare_all(&world.communicators, &program, Driven::Resident);
         all.iter_mut().for_each(|one| one.start().unwrap());
         all.iter_mut().for_each(|one| one.run(2).unwrap());
         all.iter_mut().for_each(|one| one.wait().unwrap());
@@ -222,11 +218,7 @@ fn no_driver_call_is_made_for_a_hundred_iterations() {
     let body = || {
         let world = World::with(4, &settings());
         let program = program(4);
-        let mut all: Vec<_> = world
-            .communicators
-            .iter()
-            .map(|one| prepare(one, &program, Driven::Resident))
-            .collect();
+        let mut all = prepare_all(&world.communicators, &program, Driven::Resident);
         all.iter_mut().for_each(|one| one.start().unwrap());
         all.iter_mut().for_each(|one| one.run(100).unwrap());
         all.iter_mut().for_each(|one| one.wait().unwrap());

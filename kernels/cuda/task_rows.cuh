@@ -9,21 +9,26 @@ namespace ringdove {
 // `WARP_THREADS` as a name for lanes.
 constexpr u32 LANES = 32;
 
-RINGDOVE_INLINE float warp_sum(float value) {
+// What `join` makes of the values of all lanes, in all of them.
+template <class Join>
+RINGDOVE_INLINE float across_warp(float value, Join join) {
 #pragma unroll
     for (u32 lanes = LANES / 2; lanes > 0; lanes /= 2) {
-        value += ptx::exchange_f32(value, lanes);
+        value = join(value, ptx::exchange_f32(value, lanes));
     }
     return value;
 }
 
+RINGDOVE_INLINE float warp_sum(float value) {
+    return across_warp(value, [](float own, float other) RINGDOVE_INLINE_LAMBDA {
+        return own + other;
+    });
+}
+
 RINGDOVE_INLINE float warp_maximum(float value) {
-#pragma unroll
-    for (u32 lanes = LANES / 2; lanes > 0; lanes /= 2) {
-        const float other = ptx::exchange_f32(value, lanes);
-        value = other > value ? other : value;
-    }
-    return value;
+    return across_warp(value, [](float own, float other) RINGDOVE_INLINE_LAMBDA {
+        return other > own ? other : own;
+    });
 }
 
 // A lane of a warp, and the rows that the warp has.

@@ -5,18 +5,18 @@ use std::fmt;
 
 /// A task of a program, as errors name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskPlace {
-    /// Its number.
-    pub task: u32,
+pub struct TaskName {
+    /// Its number in the program.
+    pub number: u32,
     /// Its operator's name.
     pub operator: String,
     /// Its place among the operator's tiles.
     pub tile: u32,
 }
 
-impl fmt::Display for TaskPlace {
+impl fmt::Display for TaskName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "task {} ('{}', tile {})", self.task, self.operator, self.tile)
+        write!(f, "task {} ('{}', tile {})", self.number, self.operator, self.tile)
     }
 }
 
@@ -28,7 +28,7 @@ pub struct StuckTask {
     /// Block of the resident launch.
     pub block: u32,
     /// The task that waited; `None`: block 0, for all blocks to end an iteration.
-    pub waits: Option<TaskPlace>,
+    pub waits: Option<TaskName>,
     /// The counter that it waited for.
     pub counter: u32,
     /// The value that the counter should have come to.
@@ -38,7 +38,7 @@ pub struct StuckTask {
     /// The iteration, from 0.
     pub iteration: u64,
     /// The first of the tasks that raise the counter.
-    pub raiser: Option<TaskPlace>,
+    pub raiser: Option<TaskName>,
     /// How many raise it.
     pub raisers: u32,
     /// Iterations that had been done.

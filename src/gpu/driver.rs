@@ -138,6 +138,30 @@ pub(super) fn pci_address_of(device: sys::CUdevice) -> Result<String> {
     Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
 }
 
+/// How many blocks of `threads` threads each multiprocessor of the context's device runs at a time,
+/// and how many multiprocessors there are.
+///
+/// # Safety
+/// `function` is loaded into this context.
+pub(super) unsafe fn blocks_at_once(
+    context: &Arc<CudaContext>,
+    function: sys::CUfunction,
+    threads: u32,
+) -> Result<(u32, u32)> {
+    use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+    let current = Current::bind(context)?;
+    let mut each = 0;
+    // SAFETY: the function is loaded, by the caller's word, and `each` outlives the call.
+    current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+        let threads = threads as i32;
+        sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, threads, 0)
+    })?;
+    // SAFETY: the device is that of a live context.
+    let count = unsafe { result::device::get_attribute(context.cu_device(), COUNT) };
+    let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
+    Ok((u32::try_from(each).unwrap_or(0), u32::try_from(count).unwrap_or(0)))
+}
+
 /// Does the device see an adapter's writes into its memory no later than the host sees the
 /// adapter's reports of them? If not, whoever sees a report must flush before the device gets its
 /// signal.

@@ -1,7 +1,7 @@
 //! The executor kernel: loaded once for each context, launched once for each plan.
 
 use super::code::{self, Code};
-use super::driver::check_anywhere;
+use super::driver::{blocks_at_once, check_anywhere};
 use super::{Current, DeviceMemory, PinnedMemory, discard};
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
@@ -54,23 +54,10 @@ impl Executor {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
     pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
-        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
-        let module = self.module(true)?;
-        let current = Current::bind(&self.context)?;
-        let mut each = 0;
-        // SAFETY: the function is loaded, and `each` outlives the call.
-        current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut each,
-                module.function,
-                threads as i32,
-                0,
-            )
-        })?;
-        // SAFETY: the device is that of a live context.
-        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
-        let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
-        Ok(u32::try_from(each).unwrap_or(0) * u32::try_from(count).unwrap_or(0))
+        let function = self.module(true)?.function;
+        // SAFETY: the function is loaded into this context.
+        let (each, multiprocessors) = unsafe { blocks_at_once(&self.context, function, threads)? };
+        Ok(each * multiprocessors)
     }
 
     /// Enqueues one launch on `stream`: the only driver call of a collective in steady state.

@@ -1,10 +1,11 @@
 //! Kernels of the library beside the executor: a module, its entries, and their launches.
 
+use super::driver::blocks_at_once;
 use super::executor::{Unloaded, load_function};
 use super::{Current, discard};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use bytemuck::Pod;
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -64,34 +65,23 @@ impl<Parameter: Pod> Kernels<Parameter> {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
     pub fn residency(&self, entry: usize, threads: u32) -> Result<Residency> {
-        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
         use sys::CUfunction_attribute::{
             CU_FUNC_ATTRIBUTE_NUM_REGS as REGISTERS, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as SHARED,
         };
-        let current = Current::bind(&self.context)?;
         let function = self.functions[entry];
-        let mut each = 0;
-        // SAFETY: the function is loaded, and `each` outlives the call.
-        current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
-            let threads = threads as i32;
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, threads, 0)
-        })?;
+        // SAFETY: the function is loaded into this context.
+        let (blocks_each, multiprocessors) =
+            unsafe { blocks_at_once(&self.context, function, threads)? };
+        let current = Current::bind(&self.context)?;
         let attribute = |which| {
             let mut value = 0;
             // SAFETY: the function is loaded, and `value` outlives the call.
             let status = unsafe { sys::cuFuncGetAttribute(&mut value, which, function) };
-            current.check("cuFuncGetAttribute", status).map(|()| value)
+            let found = current.check("cuFuncGetAttribute", status);
+            found.map(|()| u32::try_from(value).unwrap_or(0))
         };
-        // SAFETY: the device is that of a live context.
-        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
-        let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
-        let unsigned = |value| u32::try_from(value).unwrap_or(0);
-        Ok(Residency {
-            blocks_each: unsigned(each),
-            multiprocessors: unsigned(count),
-            registers: unsigned(attribute(REGISTERS)?),
-            shared_bytes: unsigned(attribute(SHARED)?),
-        })
+        let (registers, shared_bytes) = (attribute(REGISTERS)?, attribute(SHARED)?);
+        Ok(Residency { blocks_each, multiprocessors, registers, shared_bytes })
     }
 
     /// Enqueues a launch of the entry with this number.

@@ -1,5 +1,6 @@
 //! What can be wrong with a program. Whatever concerns tasks names them.
 
+use crate::error::TaskName;
 use std::fmt;
 
 /// Why a program was refused.
@@ -59,23 +60,6 @@ pub enum ProgramError {
     /// The verifier refused the program.
     #[error("{0}")]
     Refused(Box<Refusal>),
-}
-
-/// A task, as messages name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskName {
-    /// Its number in the program.
-    pub number: u32,
-    /// Its operator's name.
-    pub operator: String,
-    /// Its place among the operator's tiles.
-    pub tile: u32,
-}
-
-impl fmt::Display for TaskName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "task {} ('{}', tile {})", self.number, self.operator, self.tile)
-    }
 }
 
 /// Why the verifier refused a program, and which tasks are concerned.

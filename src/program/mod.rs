@@ -2,9 +2,12 @@
 //! GPU, iteration after iteration, without a launch or an event between.
 //!
 //! ```text
-//! Graph ──plan──▶ Program ──verify──▶ Verified ──prepare──▶ Resident: start, run, wait, pause,
-//! stop operators,      tiles on blocks,    proved for all         on one rank, with its
-//! collectives in order        with their waits    orders of blocks       planned as always
+//! Graph ──plan──▶ Program ──verify──▶ Verified ──prepare──▶ Resident
+//!
+//! Graph       operators, and collectives, in their order
+//! Program     tiles on blocks, with their waits
+//! Verified    proved for all orders of blocks
+//! Resident    on one rank, its collectives planned as always: start, run, wait, pause, stop
 //! ```
 //!
 //! * A [`Graph`] says what is to be computed: operators over named tensors, one after the other.
@@ -50,8 +53,9 @@ mod task;
 mod tensor;
 mod verify;
 
+pub use crate::error::TaskName;
 pub use cost::{Slot, explain, timeline};
-pub use error::{ProgramError, Refusal, RefusalKind, TaskName};
+pub use error::{ProgramError, Refusal, RefusalKind};
 pub use expression::Expression;
 pub use graph::{Graph, TileSize};
 pub use plan::Program;

@@ -19,12 +19,15 @@ pub const SEARCH_VARIABLE: &str = "LD_LIBRARY_PATH";
 /// share one state.
 const VENDOR_NAMES: [&str; 4] =
     ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"];
-/// CUDA runtimes: the name under which programs ask for each, and its file beside `libhwsim.so`.
-/// Without them everything but programs of nvcc runs, so that they may be missing.
-const RUNTIMES: [(&str, &str); 2] =
-    [("libcudart.so.12", "libcudart12.so"), ("libcudart.so.13", "libcudart13.so")];
-/// The library of GDRCopy, under both of its names; it may be missing as well.
-const GDRCOPY: ([&str; 2], &str) = (["libgdrapi.so.2", "libgdrapi.so"], "libhwsim_gdrapi.so");
+/// CUDA runtimes and the library of GDRCopy: each name under which programs ask for one, and its
+/// file beside `libhwsim.so`. Whoever asks for none of them runs without, so that they may be
+/// missing.
+const COMPANIONS: [(&str, &str); 4] = [
+    ("libcudart.so.12", "libcudart12.so"),
+    ("libcudart.so.13", "libcudart13.so"),
+    ("libgdrapi.so.2", "libhwsim_gdrapi.so"),
+    ("libgdrapi.so", "libhwsim_gdrapi.so"),
+];
 /// The same of cuDNN's stand-in, for programs that ask for it.
 const CUDNN: (&str, &str) = ("libcudnn.so.9", "libhwsim_cudnn.so");
 /// What stands in for the C library where faults of processes need it, beside `libhwsim.so`.
@@ -83,16 +86,11 @@ impl Stage {
         for name in VENDOR_NAMES {
             link(library, &folder.path().join(name))?;
         }
-        for (name, file) in RUNTIMES {
-            let runtime = library.with_file_name(file);
-            if runtime.is_file() {
-                link(&runtime, &folder.path().join(name))?;
+        for (name, file) in COMPANIONS {
+            let companion = library.with_file_name(file);
+            if companion.is_file() {
+                link(&companion, &folder.path().join(name))?;
             }
-        }
-        let (names, file) = GDRCOPY;
-        let mapper = library.with_file_name(file);
-        for name in names.into_iter().filter(|_| mapper.is_file()) {
-            link(&mapper, &folder.path().join(name))?;
         }
         let this = env::current_exe().map_err(Error::system("finding this program's path"))?;
         let commands = folder.path().join(COMMANDS);

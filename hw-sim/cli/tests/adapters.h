@@ -80,15 +80,17 @@ static void open_device(int adapter) {
     SAME(ibv_query_port(context, 1, &port), 0);
 }
 
-UNUSED static struct ibv_qp *make(void) {
+static struct ibv_qp *make_of(enum ibv_qp_type type) {
     struct ibv_qp_init_attr init = {
-        .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
+        .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = type,
         .cap = { .max_send_wr = capacity, .max_recv_wr = capacity, .max_send_sge = 4,
                  .max_recv_sge = 4, .max_inline_data = 128 } };
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     CHECK(qp);
     return qp;
 }
+
+UNUSED static struct ibv_qp *make(void) { return make_of(IBV_QPT_RC); }
 
 static int to_init(struct ibv_qp *qp) {
     struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1,

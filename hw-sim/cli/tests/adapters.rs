@@ -7,7 +7,7 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, text};
+use sandbox::{Sandbox, compile, library, text};
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::net::SocketAddr;
@@ -16,35 +16,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-fn library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
-    assert!(library.exists(), "{} has not been built", library.display());
-    library
-}
-
 /// The folder with the programs, compiled once.
 fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = PROGRAMS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        compile("adapters", folder.path());
-        compile("windows", folder.path());
-        compile("datagrams", folder.path());
+        for name in ["adapters", "windows", "datagrams"] {
+            let flags = ["-libverbs", "-ldl", "-pthread"];
+            compile(&format!("{name}.c"), &folder.path().join(name), &flags);
+        }
         folder
     });
     folder.path()
-}
-
-fn compile(name: &str, folder: &Path) {
-    let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let compiled = Command::new("cc")
-        .args(["-O1", "-Wall", "-Werror", "-o"])
-        .arg(folder.join(name))
-        .args([&source, "-libverbs", "-ldl", "-pthread"])
-        .output()
-        .unwrap();
-    let message = text(&compiled.stderr);
-    assert!(compiled.status.success(), "is libibverbs-dev installed?\n{message}");
 }
 
 /// The program most jobs are in.

@@ -4,16 +4,6 @@
 
 enum { GRH = 40, KEY = 0x1234567 };
 
-static struct ibv_qp *make_of(enum ibv_qp_type type) {
-    struct ibv_qp_init_attr init = {
-        .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = type,
-        .cap = { .max_send_wr = capacity, .max_recv_wr = capacity, .max_send_sge = 4,
-                 .max_recv_sge = 4, .max_inline_data = 128 } };
-    struct ibv_qp *qp = ibv_create_qp(pd, &init);
-    CHECK(qp);
-    return qp;
-}
-
 /* With the work request interface, for these operations; null if they are refused. */
 static struct ibv_qp *make_of_extended(enum ibv_qp_type type, uint64_t operations) {
     struct ibv_qp_init_attr_ex init = {

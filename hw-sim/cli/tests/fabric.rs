@@ -5,7 +5,7 @@
 mod sandbox;
 
 use nix::unistd::{Uid, geteuid};
-use sandbox::{Sandbox, text};
+use sandbox::{Sandbox, compile, library, text};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -15,20 +15,10 @@ use std::process::{Command, Output};
 /// `nobody`, of every Linux.
 const NOBODY: u32 = 65534;
 
-fn library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
-    assert!(library.exists(), "{} has not been built", library.display());
-    library
-}
-
-/// Compiles a program of this folder.
-fn compile(sandbox: &Sandbox, source: &str, libraries: &[&str]) -> PathBuf {
+/// A program of this folder, compiled.
+fn program(sandbox: &Sandbox, source: &str, libraries: &[&str]) -> PathBuf {
     let program = sandbox.path("program");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries);
-    let compiled = compiler.output().unwrap();
-    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    compile(source, &program, libraries);
     program
 }
 
@@ -112,7 +102,7 @@ fn a_folder_of_another_user_is_refused() {
 #[test]
 fn the_driver_refuses_what_hwsim_would() {
     let sandbox = Sandbox::new();
-    let program = compile(&sandbox, "sharing.c", &["-ldl"]);
+    let program = program(&sandbox, "sharing.c", &["-ldl"]);
     let outside = sandbox.path("precious");
     fs::write(&outside, "as it was").unwrap();
     let good = folder(&sandbox, "good", 0o700);
@@ -143,7 +133,7 @@ fn the_driver_refuses_what_hwsim_would() {
 #[test]
 fn files_are_private_and_sockets_go_with_their_processes() {
     let sandbox = Sandbox::new();
-    let program = compile(&sandbox, "sharing.c", &["-ldl"]);
+    let program = program(&sandbox, "sharing.c", &["-ldl"]);
     let fabric = folder(&sandbox, "fabric", 0o700);
     sandbox.fifo("there");
     sandbox.fifo("back");
@@ -174,7 +164,7 @@ fn two_users_keep_to_their_own_folders() {
         return;
     }
     let sandbox = Sandbox::new();
-    let program = compile(&sandbox, "sharing.c", &["-ldl"]);
+    let program = program(&sandbox, "sharing.c", &["-ldl"]);
     // Where the other user can read and run all that he needs.
     set_mode(sandbox.folder.path(), 0o755);
     let [tool, shared] = ["hwsim", "libhwsim.so"].map(|name| sandbox.path(name));
@@ -240,7 +230,7 @@ fn with_little_room(sandbox: &Sandbox, line: &str) -> Option<Output> {
 #[test]
 fn a_full_disk_is_an_error_of_the_verb_that_needs_room() {
     let sandbox = Sandbox::new();
-    let program = compile(&sandbox, "adapters.c", &["-libverbs", "-ldl", "-pthread"]);
+    let program = program(&sandbox, "adapters.c", &["-libverbs", "-ldl", "-pthread"]);
     let line = format!(
         "HWSIM_VERBOSE=1 HWSIM_LIB={} HWSIM_FABRIC=\"$FULL\" TMPDIR={} {} run -q -m one-gpu -- {} \
          states",

@@ -2,16 +2,10 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, text};
+use sandbox::{Sandbox, library, text};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-fn library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
-    assert!(library.exists(), "{} has not been built", library.display());
-    library
-}
 
 /// `hwsim sdk` with the library that cargo built for this test.
 fn sdk(sandbox: &Sandbox, folder: &str) -> std::process::Output {

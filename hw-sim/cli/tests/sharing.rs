@@ -3,9 +3,8 @@
 
 mod sandbox;
 
-use sandbox::{Sandbox, text};
+use sandbox::{Sandbox, compile, library, text};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// A sandbox with the program, and the fifos that it speaks through.
@@ -16,14 +15,7 @@ struct Job {
 impl Job {
     fn new() -> Self {
         let sandbox = Sandbox::new();
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sharing.c");
-        let compiled = Command::new("cc")
-            .args(["-O1", "-Wall", "-Werror", "-o"])
-            .arg(sandbox.path("program"))
-            .args([source, "-ldl"])
-            .output()
-            .unwrap();
-        assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+        compile("sharing.c", &sandbox.path("program"), &["-ldl"]);
         sandbox.fifo("there");
         sandbox.fifo("back");
         Self { sandbox }
@@ -41,12 +33,6 @@ impl Job {
     fn output(&self, options: &[&str], around: &[&str], job: &str) -> Output {
         self.hwsim(options, around, job).output().unwrap()
     }
-}
-
-fn library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
-    assert!(library.exists(), "{} has not been built", library.display());
-    library
 }
 
 /// Two kernels that wait for each other in two processes: that they end shows that stores cross

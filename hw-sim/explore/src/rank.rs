@@ -130,6 +130,22 @@ impl Rank {
         self.memory.get(self.communicator.record, &mut bytes).expect("it was allocated");
         bytemuck::pod_read_unaligned(&bytes)
     }
+
+    /// The record of rank `number`, which this is. If it tells of something, `check` says what is
+    /// wrong with that.
+    pub fn checked_record(
+        &self,
+        number: usize,
+        check: impl FnOnce(&WaitRecord) -> Result<(), &'static str>,
+    ) -> Result<WaitRecord, String> {
+        let record = self.record();
+        if record.state != 0 {
+            check(&record).map_err(|reason| {
+                format!("the record of rank {number} is wrong: {reason}: {record:?}")
+            })?;
+        }
+        Ok(record)
+    }
 }
 
 /// Ports and ops of one block, run once.

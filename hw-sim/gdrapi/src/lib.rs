@@ -209,9 +209,10 @@ pub extern "C" fn gdr_unmap(
     library: *mut Library,
     handle: Handle,
     address: *mut c_void,
-    size: usize,
+    _size: usize,
 ) -> c_int {
-    call(|| table::change(library, handle.number, |mapping| mapping.unmap(address as usize, size)))
+    // All of it: each handle has one mapping.
+    call(|| table::change(library, handle.number, |mapping| mapping.unmap(address as usize)))
 }
 
 /// `gdr_copy_to_mapping`

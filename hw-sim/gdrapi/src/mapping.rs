@@ -88,7 +88,7 @@ impl Mapping {
     }
 
     /// Takes the mapping at `address` away.
-    pub fn unmap(&mut self, address: usize, _size: usize) -> Outcome {
+    pub fn unmap(&mut self, address: usize) -> Outcome {
         match self.mapped {
             Some((mapped, bytes)) if mapped == address => {
                 self.mapped = None;
@@ -137,8 +137,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Some((address, size)) = self.mapped {
-            let _ = self.unmap(address, size);
+        if let Some((address, _)) = self.mapped {
+            let _ = self.unmap(address);
         }
     }
 }

@@ -18,4 +18,4 @@ pub use core::{Communicator, Statistics};
 pub use device_handle::DeviceHandle;
 pub use group::Group;
 pub use membership::Membership;
-pub(crate) use programs::{ProgramCall, ProgramCalls};
+pub(crate) use programs::ProgramCall;

@@ -2,12 +2,11 @@
 
 use super::collective::CollectiveSpec;
 use super::core::Communicator;
-use crate::communicator::call::{self, Call};
+use crate::communicator::call::{self, Call, ResidentCalls};
 use crate::error::Result;
 use crate::plan::Collective;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::{DataType, ReduceOp};
-use ringdove_kernels::launch::CallArguments;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,32 +31,19 @@ impl ProgramCall {
     }
 }
 
-/// Calls that a program may run by itself.
-#[derive(Debug, Default)]
-pub(crate) struct ProgramCalls {
-    /// In their order.
-    pub arguments: Vec<CallArguments>,
-    /// Blocks that run them, at least.
-    pub blocks: u32,
-    /// Threads of each, at least.
-    pub threads: u32,
-}
-
 impl Communicator {
     /// Prepares calls; all ranks make the same ones.
     pub(crate) fn prepare_program(
         &self,
         calls: &[ProgramCall],
         stream: &Arc<CudaStream>,
-    ) -> Result<ProgramCalls> {
+    ) -> Result<ResidentCalls> {
         let buffers = |call: &ProgramCall| [call.address; 2];
         let calls: Vec<Call> = calls
             .iter()
             .map(|call| Call { shape: call.spec().shape(call.count), buffers: buffers(call) })
             .collect();
-        let prepared = call::resident_calls(&self.connected, &calls, stream)?;
-        let call::ResidentCalls { arguments, blocks, threads } = prepared;
-        Ok(ProgramCalls { arguments, blocks, threads })
+        call::resident_calls(&self.connected, &calls, stream)
     }
 
     /// Makes one of them as an ordinary call.

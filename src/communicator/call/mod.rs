@@ -32,7 +32,8 @@ mod resident;
 pub(super) use device_handle::device_handle;
 pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, Calls, GroupCall, Shape};
-pub(super) use resident::{ResidentCalls, resident_calls};
+pub(crate) use resident::ResidentCalls;
+pub(super) use resident::resident_calls;
 
 use super::connect::ConnectedRank;
 use super::state::{Launcher, Prepared, RegisteredPlace, Turn};

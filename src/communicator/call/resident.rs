@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// lives. The number stands for all programs; no capture of a driver has it.
 const KEPT: Option<u64> = Some(u64::MAX);
 
-/// Calls that are ready.
+/// Calls that a program may run by itself.
 #[derive(Debug, Default)]
-pub(in crate::communicator) struct ResidentCalls {
+pub(crate) struct ResidentCalls {
     /// In their order.
     pub arguments: Vec<CallArguments>,
     /// Blocks that run them, at least.

@@ -7,7 +7,7 @@ use super::encode::{Layout, SERVICE_BLOCKS_MAX, Start, encode};
 use super::plan::Program;
 use super::tensor::{ELEMENT_BYTES, Element, TensorId};
 use super::verify::Verified;
-use crate::communicator::{Communicator, ProgramCall, ProgramCalls};
+use crate::communicator::{Communicator, ProgramCall, ResidentCalls};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, Kernels, OwnStream};
 use cudarc::driver::CudaStream;
@@ -113,7 +113,7 @@ impl<'c> Resident<'c> {
         let calls = calls(&program, &layout, memory.address());
         let prepared = match options.driven {
             Driven::Resident => communicator.prepare_program(&calls, stream)?,
-            Driven::Launches => ProgramCalls::default(),
+            Driven::Launches => ResidentCalls::default(),
         };
         let image = encode(
             &program,
@@ -468,7 +468,7 @@ fn calls(program: &Program, layout: &Layout, base: u64) -> Vec<ProgramCall> {
 /// Refuses blocks that cannot all run at a time, with the numbers.
 fn check_fit(
     kernels: &Kernels<ProgramArguments>,
-    calls: &ProgramCalls,
+    calls: &ResidentCalls,
     (blocks, threads): (u32, u32),
     options: Options,
 ) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Names for the numbers that a failed wait has left.
 
-use crate::error::{Error, StuckTask, TaskPlace};
+use crate::error::{Error, StuckTask, TaskName};
 use crate::program::plan::Program;
 use ringdove_kernels::launch::WaitKind;
 
@@ -27,8 +27,8 @@ pub(super) fn named(error: Error, program: &Program, done: u64) -> Error {
     }))
 }
 
-fn place(program: &Program, task: u32) -> Option<TaskPlace> {
+fn place(program: &Program, task: u32) -> Option<TaskName> {
     let record = program.tasks.get(task as usize)?;
     let operator = &program.operators[record.operator as usize];
-    Some(TaskPlace { task, operator: operator.name.clone(), tile: task - operator.tasks.0 })
+    Some(TaskName { number: task, operator: operator.name.clone(), tile: task - operator.tasks.0 })
 }

@@ -19,8 +19,9 @@ mod clocks;
 mod order;
 mod structure;
 
-use super::error::{ProgramError, Refusal, RefusalKind, TaskName};
+use super::error::{ProgramError, Refusal, RefusalKind};
 use super::plan::Program;
+use crate::error::TaskName;
 use clocks::Clocks;
 
 /// A program that was verified, with those of all ranks.

@@ -6,7 +6,7 @@ use nix::sys::stat::Mode;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use tempfile::TempDir;
 
@@ -91,6 +91,28 @@ impl Sandbox {
         let left: Vec<_> = fs::read_dir(self.path("tmp")).unwrap().flatten().collect();
         assert!(left.is_empty(), "left behind: {left:?}");
     }
+}
+
+/// The library that cargo built for these tests; others lie beside it.
+pub fn library() -> PathBuf {
+    beside("libhwsim.so")
+}
+
+/// What cargo built beside these tests.
+pub fn beside(name: &str) -> PathBuf {
+    let built = std::env::current_exe().unwrap().parent().unwrap().join(name);
+    assert!(built.exists(), "{} has not been built", built.display());
+    built
+}
+
+/// Compiles a C program of `tests/` to `program`.
+pub fn compile(source: &str, program: &Path, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(program).arg(source).args(flags);
+    let compiled = compiler.output().unwrap();
+    let message = text(&compiled.stderr);
+    assert!(compiled.status.success(), "`./x test` installs what it needs:\n{message}");
 }
 
 /// Bytes as text.

@@ -24,12 +24,8 @@ impl Run<'_> {
     /// Is everything as it should be?
     pub fn check(&self) -> Result<(), String> {
         for rank in 0..self.ranks.len() {
-            let record = self.ranks[rank].record();
-            if record.state != 0 {
-                self.check_experts_record(rank, &record).map_err(|reason| {
-                    format!("the record of rank {rank} is wrong: {reason}: {record:?}")
-                })?;
-            }
+            let check = |record: &WaitRecord| self.check_experts_record(rank, record);
+            self.ranks[rank].checked_record(rank, check)?;
             self.check_rank(rank).map_err(|reason| format!("rank {rank}: {reason}"))?;
         }
         Ok(())

@@ -364,12 +364,8 @@ impl<'a> Run<'a> {
     /// Every byte is where it belongs, and what failed says why.
     pub fn check(&self) -> Result<(), String> {
         for rank in 0..self.ranks.len() {
-            let record = self.ranks[rank].record();
-            if record.state != 0 {
-                self.check_record(rank, &record).map_err(|reason| {
-                    format!("the record of rank {rank} is wrong: {reason}: {record:?}")
-                })?;
-            }
+            let check = |record: &WaitRecord| self.check_record(rank, record);
+            let record = self.ranks[rank].checked_record(rank, check)?;
             let is_whole = record.state == 0 && !self.world.is_stopped(rank);
             for replay in 0..self.options.groups.replays {
                 for (number, transfers) in self.groups.iter().enumerate() {

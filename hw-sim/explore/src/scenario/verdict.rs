@@ -20,15 +20,11 @@ impl Setup<'_> {
     /// Every number is where it belongs, and what failed says why.
     pub(super) fn check(&self) -> Result<(), String> {
         for rank in 0..2 {
-            let record = self.ranks[rank].record();
             if self.is_claimed_twice(rank) {
                 continue;
             }
-            if record.state != 0 {
-                self.check_record(rank, &record).map_err(|reason| {
-                    format!("the record of rank {rank} is wrong: {reason}: {record:?}")
-                })?;
-            }
+            let check = |record: &WaitRecord| self.check_record(rank, record);
+            let record = self.ranks[rank].checked_record(rank, check)?;
             if let Some(seen) = self.world.hosts[rank].record()
                 && *seen != record
             {

@@ -152,11 +152,9 @@ impl Connection {
             let front = u64::from(GLOBAL_ROUTE_BYTES);
             header
                 .map_or(Ok(()), |header| {
-                    self.land_received(&request, 0, front, header.as_ptr() as u64)
+                    self.land(&request.pieces, 0, front, header.as_ptr() as u64)
                 })
-                .and_then(|()| {
-                    self.land_received(&request, front, u64::from(record.length), payload)
-                })
+                .and_then(|()| self.land(&request.pieces, front, u64::from(record.length), payload))
         };
         let operation = Operation::Receive;
         let status = landed.err().unwrap_or(CompletionStatus::Success);

@@ -4,7 +4,7 @@
 use super::access::Access;
 use super::completion::CompletionStatus;
 use super::connection::Connection;
-use super::work::{Data, Piece, ReceiveRequest, parts};
+use super::work::{Data, Piece, parts};
 use crate::fabric::copy;
 
 impl Connection {
@@ -49,33 +49,24 @@ impl Connection {
         let Data::Pieces(pieces) = data else {
             return Err(CompletionStatus::LocalOperation);
         };
+        self.land(pieces, offset, length, source)
+    }
+
+    /// Copies `length` bytes of a message to their place at `offset` in a request's memory.
+    pub(super) fn land(
+        &self,
+        pieces: &[Piece],
+        offset: u64,
+        length: u64,
+        source: u64,
+    ) -> Result<(), CompletionStatus> {
         let held = self.host.hold();
         for (part, place) in parts(pieces, offset, length) {
             let Piece { address, length, key } = part;
             let target =
                 held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
-            // SAFETY: as in `gather`, the other way.
+            // SAFETY: as in `gather`, the other way; the parts lie inside the source.
             unsafe { copy::land(target, source + place, length as usize) };
-            held.written(target, u64::from(length));
-        }
-        Ok(())
-    }
-
-    /// Copies `length` bytes of a message to their place at `offset` in a receive request's memory.
-    pub(super) fn land_received(
-        &self,
-        request: &ReceiveRequest,
-        offset: u64,
-        length: u64,
-        payload: u64,
-    ) -> Result<(), CompletionStatus> {
-        let held = self.host.hold();
-        for (part, place) in parts(&request.pieces, offset, length) {
-            let Piece { address, length, key } = part;
-            let target =
-                held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
-            // SAFETY: as in `write`; the parts lie inside the payload.
-            unsafe { copy::land(target, payload + place, length as usize) };
             held.written(target, u64::from(length));
         }
         Ok(())

@@ -342,14 +342,9 @@ impl Connection {
         let landed = if u64::from(record.total) > room {
             Err((CompletionStatus::LocalLength, CompletionStatus::RemoteInvalidRequest))
         } else {
-            self.land_received(
-                &request,
-                u64::from(record.offset),
-                u64::from(record.length),
-                payload,
-            )
-            .map_err(|status| (status, CompletionStatus::RemoteOperation))
-            .and_then(|()| self.invalidate_for_peer(record))
+            self.land(&request.pieces, u64::from(record.offset), u64::from(record.length), payload)
+                .map_err(|status| (status, CompletionStatus::RemoteOperation))
+                .and_then(|()| self.invalidate_for_peer(record))
         };
         if let Err((own, told)) = landed {
             let failed = Completion::new(request.id, Operation::Receive, own, self.number);
