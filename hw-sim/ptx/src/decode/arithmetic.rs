@@ -6,7 +6,7 @@ use super::select::{Compute, Words, register_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};
 use crate::exec::program::{Compare, Constant, Logic, NO_SLOT, Op};
-use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers, TestFn, map2, only};
+use crate::exec::registers::{AluFn, Args, FULL, LANES, Lane, Registers, TestFn, map2, only};
 use crate::exec::{convert, half, integer, pack};
 
 /// `d = p ? a : b`; the predicate reference is in `e`.
@@ -16,6 +16,12 @@ fn select_run<L: Lane>(r: &mut Registers, i: &Args, mask: u32) {
     if let Some(lane) = only(mask) {
         let one = if p >> lane & 1 != 0 { a[lane] } else { b[lane] };
         r.get_mut::<L>(i.d)[lane] = one;
+        return;
+    }
+    // Mostly all lanes choose alike.
+    if mask == FULL && (p == FULL || p == 0) {
+        let all = if p == FULL { *a } else { *b };
+        *r.get_mut::<L>(i.d) = all;
         return;
     }
     let mut d = [L::zeroed(); LANES];

@@ -2,6 +2,7 @@
 //! loop that the compiler turns into vector code.
 
 use bytemuck::{Pod, Zeroable};
+use wide::{i32x8, i64x4};
 
 /// Lanes of a warp.
 pub const LANES: usize = 32;
@@ -424,11 +425,20 @@ pub fn test2<A: Lane>(
     if let Some(lane) = only(mask) {
         return u32::from(f(a[lane], b[lane])) << lane;
     }
-    let mut flags = [0_u8; LANES];
-    for lane in 0..LANES {
-        flags[lane] = u8::from(f(a[lane], b[lane]));
+    // As wide as the operands, so that the host's comparison is the mask already.
+    let mut bits = 0;
+    if size_of::<A>() == size_of::<u64>() {
+        for (number, (a, b)) in a.as_chunks::<4>().0.iter().zip(b.as_chunks::<4>().0).enumerate() {
+            let held: [i64; 4] = std::array::from_fn(|lane| -i64::from(f(a[lane], b[lane])));
+            bits |= i64x4::new(held).to_bitmask() << (4 * number);
+        }
+    } else {
+        for (number, (a, b)) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0).enumerate() {
+            let held: [i32; 8] = std::array::from_fn(|lane| -i32::from(f(a[lane], b[lane])));
+            bits |= i32x8::new(held).to_bitmask() << (8 * number);
+        }
     }
-    bits_of(&flags)
+    bits
 }
 
 /// A bit for each flag, which is 0 or 1.
