@@ -13,6 +13,10 @@ pub const EXAMPLE_EXCHANGE: &str = include_str!("../ptx/example_exchange.ptx");
 /// Entry of the example kernel.
 pub const EXAMPLE_EXCHANGE_ENTRY: &str = "example_exchange";
 
+/// Kernels of a support vector machine (`kernels/cuda/example_svm.cu`), entries `svm_extremes`,
+/// `svm_publish`, `svm_spread`, `svm_step`, `svm_restart` and `svm_rebuild`.
+pub const EXAMPLE_SVM: &str = include_str!("../ptx/example_svm.ptx");
+
 /// A stencil in one persistent kernel, whose ranks exchange halos (`kernels/cuda/example_halo.cu`),
 /// entry `example_halo`.
 pub const EXAMPLE_HALO: &str = include_str!("../ptx/example_halo.ptx");

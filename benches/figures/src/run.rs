@@ -31,6 +31,19 @@ pub struct Span {
 /// # Errors
 /// [`PlotError`] where nothing is positive and finite, or with the reason of the drawing library.
 pub fn curves(title: &str, axis: &str, curves: &[Curve]) -> Result<String, PlotError> {
+    curves_over("step", title, axis, curves)
+}
+
+/// As [`curves`], over something else that is counted from 0.
+///
+/// # Errors
+/// As [`curves`].
+pub fn curves_over(
+    counted: &str,
+    title: &str,
+    axis: &str,
+    curves: &[Curve],
+) -> Result<String, PlotError> {
     let values = || curves.iter().flat_map(|curve| curve.values.iter().copied());
     let drawable = || values().filter(|value| value.is_finite() && *value > 0.0);
     let (low, high) = (drawable().fold(f64::MAX, f64::min), drawable().fold(0.0, f64::max));
@@ -45,7 +58,7 @@ pub fn curves(title: &str, axis: &str, curves: &[Curve]) -> Result<String, PlotE
             .x_label_area_size(46)
             .y_label_area_size(76)
             .build_cartesian_2d(0..steps, (low / 1.4..high * 1.4).log_scale())?;
-        axes.configure_mesh().x_desc("step").y_desc(axis).draw()?;
+        axes.configure_mesh().x_desc(counted).y_desc(axis).draw()?;
         for (number, curve) in curves.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
             let points = curve.values.iter().copied().enumerate().filter(|it| it.1 > 0.0);
