@@ -26,19 +26,13 @@ fn the_machine_is_the_same_on_any_number_of_gpus() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model");
     for kernel in ["rbf", "linear"] {
-        let (status, output) = svm(
-            folder.path(),
-            &[
-                "--samples",
-                "120",
-                "--gpus",
-                "1,4",
-                "--kernel",
-                kernel,
-                "--model",
-                model.to_str().unwrap(),
-            ],
+        let arguments = format!(
+            "--samples 120 --gpus 1,4 --cost 1 --eliminate none,2/single,100/multi --kernel \
+             {kernel} --model {}",
+            model.display()
         );
+        let (status, output) =
+            svm(folder.path(), &arguments.split_whitespace().collect::<Vec<_>>());
         assert!(status.success(), "{status}\n{output}");
         assert!(output.contains("the same model on any number of GPUs, bit for bit"), "{output}");
         // Without elimination, and with: early, and late.
