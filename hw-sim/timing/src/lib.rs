@@ -21,6 +21,7 @@ pub mod report;
 pub mod share;
 pub mod time;
 pub mod trace;
+pub mod training;
 pub mod world;
 
 pub use machine::{Edge, Graph, Leaf, LinkKind, Machine, MachineError, Network};

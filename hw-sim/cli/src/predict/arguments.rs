@@ -2,6 +2,7 @@
 
 use super::PredictError;
 use super::experts::ExpertsArguments;
+use super::train::TrainArguments;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
 use ringdove::plan::Pattern;
@@ -25,6 +26,8 @@ pub(super) enum Operation {
     P2p(P2pArguments),
     /// Dispatch and combine of expert parallelism
     Experts(ExpertsArguments),
+    /// Synchronous training of a network on many workers
+    Train(TrainArguments),
 }
 
 /// About a minute on two cores.

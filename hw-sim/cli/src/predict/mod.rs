@@ -4,6 +4,7 @@
 //! * `machine`: a machine description as a machine of the model
 //! * `collective`: plans of the library as programs of the model
 //! * `experts`: dispatch and combine, which no plan stands behind
+//! * `train`: training on many workers, from which no GPU and no plan is taken
 //! * `parallel`: sizes on all cores
 //! * `table`, `json`, `plot`: the results; each says that they are modelled, and with which profile
 
@@ -17,6 +18,7 @@ mod plot;
 mod table;
 #[cfg(test)]
 mod tests;
+mod train;
 
 pub use arguments::PredictArguments;
 
@@ -65,6 +67,12 @@ pub enum PredictError {
         /// The given value.
         seen: String,
     },
+    /// A file of a network or of its workers is wrong.
+    #[error(transparent)]
+    Training(#[from] hwsim_timing::training::FileError),
+    /// Workers, samples and groups do not go together.
+    #[error(transparent)]
+    Strategy(#[from] hwsim_timing::training::StrategyError),
     /// The plot could not be drawn.
     #[error(transparent)]
     Plot(#[from] PlotError),
@@ -76,6 +84,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<ExitCode, Error> {
         Operation::AllReduce(arguments) => all_reduce(arguments),
         Operation::P2p(arguments) => p2p(arguments),
         Operation::Experts(arguments) => experts::predict(arguments),
+        Operation::Train(arguments) => train::predict(arguments),
     }
 }
 

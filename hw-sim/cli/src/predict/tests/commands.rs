@@ -1,6 +1,6 @@
 //! Output of the command.
 
-use super::super::{Operation, PredictError, Scene, all_reduce, experts, json, p2p, plot, table};
+use super::super::{Operation, PredictError, Scene, all_reduce, json, p2p, plot, predict, table};
 use super::a100::{parse, try_parse};
 use hwsim_timing::p2p::{Stream, measure};
 use serde_json::Value;
@@ -24,12 +24,7 @@ fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() 
         path("trace.json")
     );
     for operation in ["all-reduce -b 8K -e 64K", "p2p -b 64 -e 4K --engine device"] {
-        match parse(&format!("{operation} {outputs}")).operation {
-            Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
-            Operation::P2p(arguments) => p2p(&arguments).map(drop),
-            Operation::Experts(arguments) => experts::predict(&arguments).map(drop),
-        }
-        .expect("it predicts");
+        predict(&parse(&format!("{operation} {outputs}"))).expect("it predicts");
         for name in ["out.json", "out.svg", "trace.json"] {
             let text = std::fs::read_to_string(path(name)).expect(name);
             assert!(text.contains("modelled, profile ark-v100"), "{operation}: {name}");
@@ -191,15 +186,7 @@ fn more_ops_than_the_bound_are_refused_before_they_are_played() {
 /// If this fails, a slip on the command line is obeyed instead of refused.
 #[test]
 fn flags_out_of_range_are_refused_with_what_would_do() {
-    let refuse = |line: &str| -> String {
-        match parse(line).operation {
-            Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
-            Operation::P2p(arguments) => p2p(&arguments).map(drop),
-            Operation::Experts(arguments) => experts::predict(&arguments).map(drop),
-        }
-        .expect_err(line)
-        .to_string()
-    };
+    let refuse = |line: &str| predict(&parse(line)).expect_err(line).to_string();
     let cases = [
         ("all-reduce -b 0", "--minimum: expected at least 1, got 0"),
         ("all-reduce -b 2M -e 1M", "--maximum: expected no less than --minimum"),
