@@ -83,5 +83,5 @@ pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, 
 pub use plan::Collective;
 pub use ringdove_kernels::element::{DataType, ReduceOp};
 pub use settings::{
-    Algorithms, InterNodeSlots, Setting, Settings, Stores, ThroughHost, VerbsOrder,
+    Algorithms, InterNodeSlots, RingOrders, Setting, Settings, Stores, ThroughHost, VerbsOrder,
 };

@@ -86,8 +86,8 @@ impl Draft {
             _ => Algorithm::Halving,
         };
         let (slots, thread_count) = (limits.slots(), 256);
-        let mut choice =
-            Choice { algorithm, blocks, slices: 1, slots, thread_count, stores: false, ..selected };
+        let mut choice = Choice { algorithm, blocks, slices: 1, slots, thread_count, ..selected };
+        (choice.stores, choice.order) = (false, None);
         choice.set_slice_bytes(piece);
         Ok(Self::new_of(choice))
     }

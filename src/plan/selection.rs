@@ -77,7 +77,9 @@ pub use packed::select_packed;
 use stores::goes_by_stores;
 use stores_on_nodes::goes_by_stores_on_nodes;
 
-use super::{Collective, CollectiveRequest, Forest, GRANULE_BYTES, Modifiers, Range, SlotShape};
+use super::{
+    Collective, CollectiveRequest, Forest, GRANULE_BYTES, Modifiers, Range, RingOrder, SlotShape,
+};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
 use std::sync::Arc;
@@ -207,6 +209,9 @@ pub struct Choice {
     /// Ranks that exchange directly, of [`Algorithm::InRankOrder`]: they follow one another, and
     /// their number divides that of all ranks.
     pub group_ranks: u32,
+    /// The order in which rings and chains pass the ranks of a node, where it is not that of their
+    /// numbers.
+    pub order: Option<RingOrder>,
     /// The trees of [`Algorithm::Packed`].
     pub forest: Option<Arc<Forest>>,
 }
@@ -283,7 +288,8 @@ impl Choice {
         let ranks = self.request.rank_count;
         let peers = ranks - 1;
         let on_ring = match self.algorithm {
-            Algorithm::InRankOrder => self.group_ranks == 1,
+            // Where rings go in another order, ranks that follow one another are a pair as others.
+            Algorithm::InRankOrder => self.group_ranks == 1 && limits.order.is_none(),
             algorithm => matches!(
                 algorithm,
                 Algorithm::RingStaged
@@ -374,8 +380,24 @@ fn choice(
         stores: false,
         ranks_per_node: per_node,
         group_ranks: request.rank_count,
+        order: limits.order.filter(|order| follows(algorithm, order, per_node)),
         forest: None,
     }
+}
+
+/// Does this algorithm go around rings or along chains, on nodes of as many ranks as are ordered?
+fn follows(algorithm: Algorithm, order: &RingOrder, per_node: u32) -> bool {
+    let on_rings = matches!(
+        algorithm,
+        Algorithm::RingStaged
+            | Algorithm::RingDirect
+            | Algorithm::RingHybrid
+            | Algorithm::Hierarchical
+            | Algorithm::HierarchicalHybrid
+            | Algorithm::Chain
+            | Algorithm::ChainDirect
+    );
+    on_rings && order.rank_count() == per_node
 }
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {

@@ -33,6 +33,37 @@ impl std::fmt::Display for Algorithms {
     }
 }
 
+/// In which order rings and chains pass the ranks of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingOrders {
+    /// Over the widest links.
+    #[default]
+    Links,
+    /// In the order of their numbers.
+    Ranks,
+}
+
+impl FromStr for RingOrders {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "links" => Ok(Self::Links),
+            "ranks" => Ok(Self::Ranks),
+            _ => Err(()),
+        }
+    }
+}
+
+impl std::fmt::Display for RingOrders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Links => "links",
+            Self::Ranks => "ranks",
+        })
+    }
+}
+
 /// How a signal follows its data to a rank of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsOrder {

@@ -205,6 +205,15 @@ pub(super) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLi
     switched(own, others).min(switched(others, own))
 }
 
+/// How the PCI tree of a socket joins two devices with these bridges above, the nearest first.
+pub(super) fn meeting<T: PartialEq>(above_a: &[T], above_b: &[T]) -> Joined {
+    let meet = above_a.iter().position(|bridge| above_b.contains(bridge));
+    let Some(steps_a) = meet else { return Joined::Phb };
+    let steps_b = above_b.iter().position(|bridge| *bridge == above_a[steps_a]).unwrap_or(0);
+    // A PCI switch is a bridge above, and one for each device below.
+    if steps_a.max(steps_b) <= 1 { Joined::Pix } else { Joined::Pxb }
+}
+
 impl Machine {
     /// The GPUs with their places among the devices, by number.
     pub fn gpus(&self) -> Vec<(usize, &Gpu)> {
@@ -231,7 +240,7 @@ impl Machine {
     }
 
     /// The bridges above a device, the nearest first, and its socket.
-    fn above(&self, place: usize) -> (Vec<usize>, usize) {
+    pub(super) fn above(&self, place: usize) -> (Vec<usize>, usize) {
         let mut bridges = Vec::new();
         let mut parent = self.devices[place].parent;
         loop {
@@ -281,11 +290,7 @@ impl Machine {
         if socket_a != socket_b {
             return Joined::Sys;
         }
-        let meet = above_a.iter().position(|bridge| above_b.contains(bridge));
-        let Some(steps_a) = meet else { return Joined::Phb };
-        let steps_b = above_b.iter().position(|bridge| *bridge == above_a[steps_a]).unwrap_or(0);
-        // A PCI switch is a bridge above, and one for each device below.
-        if steps_a.max(steps_b) <= 1 { Joined::Pix } else { Joined::Pxb }
+        meeting(&above_a, &above_b)
     }
 
     fn nvlinks_between(&self, a: usize, b: usize) -> u32 {

@@ -473,7 +473,8 @@ pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<T
     // Which of them there are is known once nodes are.
     let store_blocks = if geometry.stores { settings.store_blocks } else { 0 };
     let store_blocks = ("RINGDOVE_STORE_BLOCKS".into(), store_blocks.to_string());
-    terms.chain([order, store_blocks]).collect()
+    let ring_order = ("RINGDOVE_RING_ORDER".into(), settings.ring_order.to_string());
+    terms.chain([order, store_blocks, ring_order]).collect()
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {

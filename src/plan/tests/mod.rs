@@ -9,6 +9,7 @@ mod few_hops;
 mod group;
 mod hierarchical;
 mod large;
+mod ordered;
 mod packed;
 mod reproducible;
 mod stores;

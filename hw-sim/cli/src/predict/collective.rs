@@ -6,7 +6,7 @@ use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate
 use ringdove::communicator::pack_forest;
 use ringdove::plan::{
     Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern, PlanError,
-    Side,
+    RingOrder, Side,
 };
 use ringdove::topology::graph::NodeId;
 use ringdove::{ReduceOp, Settings};
@@ -150,6 +150,13 @@ impl Job<'_> {
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
     }
 
+    /// The order in which a communicator's rings pass so many ranks of a node.
+    fn ring_order(&self, ranks: u32) -> Option<RingOrder> {
+        let over_nvlink = self.arguments.common.engine.0 != Engine::Device;
+        let fits = !self.arguments.reproducible && ranks >= 4;
+        fits.then(|| self.scene.ring_order(ranks, over_nvlink)).flatten()
+    }
+
     fn programs<'b>(&self, draft: &'b Draft) -> Drafted<'b> {
         let per_node = self.scene.machine.gpus_per_node() as u32;
         Drafted { draft, stores: self.arguments.stores(), per_node }
@@ -224,6 +231,10 @@ impl Job<'_> {
                 false => 0,
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
+            order: match is_one_node || is_even {
+                true => self.ring_order(self.ranks.min(per_node)),
+                false => None,
+            },
             stores: arguments.stores(),
             store_blocks: if is_one_node || is_even { arguments.store_blocks(nvlink) } else { 0 },
             nvlink,

@@ -24,14 +24,16 @@ use crate::error::Error;
 use arguments::{AllReduceArguments, Common, Operation, P2pArguments};
 use collective::Job;
 use hwsim_machine::description::Description;
+use hwsim_timing::machine::HOPS_MAX;
 use hwsim_timing::p2p::{Point, Stream, measure};
 use hwsim_timing::trace::chrome;
 use hwsim_timing::{
     Machine, MachineError, ModelError, OpsBudget, Outcome, Profile, ProfileError, Setup,
 };
 use parallel::in_parallel;
-use ringdove::plan::PlanError;
+use ringdove::plan::{PlanError, RingOrder};
 use ringdove::topology::graph::CapacityGraph;
+use ringdove::topology::ring_order::{Width, best_order};
 use ringdove_figures::plot::PlotError;
 use std::io::{self, Write};
 use std::path::Path;
@@ -113,6 +115,23 @@ impl Scene {
     /// Does NVLink join all of so many ranks of a node?
     fn is_joined(&self, ranks: u32) -> bool {
         ranks <= self.joined_gpus
+    }
+
+    /// The order in which rings pass the first GPUs of a node, by the links of the machine, as a
+    /// communicator of theirs has it; `None`: that of their numbers.
+    fn ring_order(&self, ranks: u32, over_nvlink: bool) -> Option<RingOrder> {
+        let rates: Vec<_> = self.machine.link_rates().collect();
+        let width = |from: usize, to: usize| {
+            let path = match over_nvlink {
+                true => self.machine.path(from as u32, to as u32),
+                false => self.machine.pci_path(from as u32, to as u32),
+            };
+            let path = path.unwrap_or_default();
+            let of = |link: &u32| (rates[*link as usize].gb_per_s() * 1e3) as u64;
+            let megabytes = path.links().iter().map(of).min().unwrap_or(0);
+            Width { megabytes, nearness: (HOPS_MAX - path.links().len()) as u8 }
+        };
+        best_order(ranks as usize, width).as_deref().and_then(RingOrder::new)
     }
 
     /// The notice in every output.
