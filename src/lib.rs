@@ -60,6 +60,7 @@
 
 pub mod bootstrap;
 pub mod communicator;
+pub mod cost;
 pub mod engine;
 pub mod error;
 pub mod experts;

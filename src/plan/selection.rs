@@ -55,6 +55,7 @@
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
+mod candidates;
 mod direct;
 mod error;
 mod few_hops;
@@ -66,6 +67,7 @@ mod reproducible;
 mod stores;
 mod stores_on_nodes;
 
+pub use candidates::candidates;
 pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
 use direct::goes_directly;
 pub use error::PlanError;
@@ -421,6 +423,16 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         _ if direct && is_large && !spread => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
+    all_reduce_by(request, limits, per_node, (algorithm, stores))
+}
+
+/// An all-reduce by this algorithm, over lanes of stores or not.
+fn all_reduce_by(
+    request: &CollectiveRequest,
+    limits: &Limits,
+    per_node: u32,
+    (algorithm, stores): (Algorithm, bool),
+) -> Choice {
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
     if stores {
         choice.set_stores(limits);
@@ -482,6 +494,16 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         }
         _ => (Algorithm::Chain, request.bytes),
     };
+    other_by(request, limits, per_node, (algorithm, data, direct))
+}
+
+/// Such a collective by this algorithm, whose lanes carry so much data.
+fn other_by(
+    request: &CollectiveRequest,
+    limits: &Limits,
+    per_node: u32,
+    (algorithm, data, direct): (Algorithm, u64, bool),
+) -> Choice {
     let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {

@@ -117,11 +117,11 @@ pub struct NetworkPort {
 pub(super) const CLASS_BRIDGE: u32 = 0x06_04_00;
 pub(super) const CLASS_GPU: u32 = 0x03_02_00;
 pub(super) const CLASS_INFINIBAND: u32 = 0x02_07_00;
-pub(super) const CLASS_NVSWITCH: u32 = 0x06_80_00;
+pub(crate) const CLASS_NVSWITCH: u32 = 0x06_80_00;
 
 /// Between two sockets, MB/s in each direction. An assumption: no interface tells it. It is that of
 /// two UPI links of 10.4 GT/s.
-pub(super) const SOCKETS_MBPS: u64 = 20_800;
+pub(crate) const SOCKETS_MBPS: u64 = 20_800;
 
 /// Of a PCI link that nobody describes: generation 3, 16 lanes.
 const UNKNOWN_PCIE: PcieLink = PcieLink { decitransfers: 80, lanes: 16 };
@@ -191,7 +191,7 @@ impl std::fmt::Display for Joined {
 
 /// NVLinks that join a GPU with these links to the one at `other`, which has those: direct ones, or
 /// as many as both have to common switches.
-pub(super) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLinks]) -> u32 {
+pub(crate) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLinks]) -> u32 {
     let direct: u32 = own.iter().filter(|links| links.to == other).map(|links| links.count).sum();
     if direct > 0 {
         return direct;

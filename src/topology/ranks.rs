@@ -21,6 +21,8 @@ const BRIDGES_MAX: usize = 64;
 pub struct RankGpu {
     /// Where it is on its node.
     pub address: PciAddress,
+    /// Its compute capability, 80 for 8.0.
+    pub compute: u32,
     /// MB/s in each direction of one NVLink.
     pub nvlink_megabytes: u64,
     /// Its NVLinks, by their other ends.
@@ -45,6 +47,7 @@ impl RankGpu {
         let (bridges, socket) = node.above(places[nth]);
         Some(Self {
             address,
+            compute: gpu.compute,
             nvlink_megabytes: gpu.nvlink_megabytes(),
             nvlinks: gpu.nvlinks.clone(),
             adapter_megabytes: node.adapter_shares(&places)[nth],
@@ -178,6 +181,7 @@ mod tests {
         let links = nvlinks.iter().map(|&(to, count, class)| NvLinks { to: at(to), count, class });
         RankGpu {
             address: at(bus),
+            compute: 70,
             nvlink_megabytes: 25_000,
             nvlinks: links.collect(),
             adapter_megabytes: 12_500,

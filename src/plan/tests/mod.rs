@@ -2,6 +2,7 @@
 //! its own under random interleavings.
 
 mod all_reduce;
+mod candidates;
 pub(super) mod collectives;
 mod drafts;
 mod encoding;
