@@ -59,7 +59,7 @@ fn pairs(inside: &str, processes: u32, line: &str) -> BTreeSet<(u32, u32)> {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let inside =
-        format!("export RINGDOVE_LOW_LATENCY_BYTES=0 RINGDOVE_TRACE={}; {inside}", trace.display());
+        format!("export RINGDOVE_ALGORITHM=table RINGDOVE_LOW_LATENCY_BYTES=0 RINGDOVE_TRACE={}; {inside}", trace.display());
     let ended = perf(("dgx1v", processes), "", &inside, line);
     assert_right(&format!("{inside}; {line}"), &ended);
     let mut pairs = BTreeSet::new();
@@ -113,7 +113,7 @@ fn device_engines_and_two_nodes_get_right_results() {
         for (machine, processes) in [("ark", 1), ("dgx1v x 2", 2)] {
             let device = match machine {
                 "ark" => "export RINGDOVE_ENGINE=device",
-                _ => "export RINGDOVE_ENGINE=proxy",
+                _ => "export RINGDOVE_ALGORITHM=table",
             };
             let ended = perf((machine, processes), "", device, &line);
             assert_right(&format!("{machine}: {line}"), &ended);

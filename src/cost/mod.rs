@@ -24,7 +24,9 @@ pub use profile::Profile;
 pub use run::{Moved, Span};
 pub use ways::Ways;
 
+use crate::error::Result;
 use crate::plan::{Choice, build};
+use crate::topology::ranks::RankGpu;
 
 /// Rounds of a plan that are played as a whole.
 const ROUNDS_MAX: u32 = 6;
@@ -64,13 +66,45 @@ impl std::fmt::Display for Limit {
     }
 }
 
+/// Another plan is taken where the model gives it this share of the time of what the table of
+/// selection chooses, or less: the model errs by about as much.
+const SHARE_MAX: f64 = 0.9;
+
+/// A machine in the model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Its constants.
+    pub profile: Profile,
+    /// Its links.
+    pub ways: Ways,
+}
+
+impl Model {
+    /// That of ranks with these GPUs, so many on each node; without a profile, with the built-in one
+    /// for the first GPU.
+    ///
+    /// # Errors
+    /// As [`Ways::new`].
+    pub fn of(gpus: &[RankGpu], per_node: u32, profile: Option<Profile>) -> Result<Self> {
+        let fitting = || Profile::built_in(gpus.first().map_or("v100", Profile::for_gpu));
+        let profile = profile.map_or_else(fitting, Ok)?;
+        Ok(Self { ways: Ways::new(gpus, per_node, &profile)?, profile })
+    }
+
+    /// What a choice costs; `None` for another number of ranks than the machine has.
+    pub fn predict(&self, choice: &Choice, moved: Moved) -> Option<Prediction> {
+        predict(choice, &self.profile, &self.ways, moved)
+    }
+
+    /// Is `other` so much better than what the table of selection chooses that it is taken?
+    pub fn prefers(&self, other: &Choice, table: &Choice, moved: Moved) -> bool {
+        let [other, table] = [other, table].map(|choice| self.predict(choice, moved));
+        other.zip(table).is_some_and(|(other, table)| other.us <= SHARE_MAX * table.us)
+    }
+}
+
 /// Predicts what a choice costs; `None` where there are no ways between so many ranks.
-pub fn predict(
-    choice: &Choice,
-    profile: &Profile,
-    ways: &Ways,
-    moved: Moved,
-) -> Option<Prediction> {
+fn predict(choice: &Choice, profile: &Profile, ways: &Ways, moved: Moved) -> Option<Prediction> {
     if choice.request.rank_count != ways.rank_count() {
         return None;
     }

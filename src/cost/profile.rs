@@ -26,7 +26,7 @@ struct File {
     name: String,
     summary: String,
     #[serde(flatten)]
-    constants: BTreeMap<String, Constant>,
+    constants: BTreeMap<String, toml::Value>,
 }
 
 /// Declares the constants: name, unit, meaning.
@@ -108,11 +108,13 @@ fn scale(unit: &str) -> Option<f64> {
 }
 
 fn constant(
-    constants: &mut BTreeMap<String, Constant>,
+    constants: &mut BTreeMap<String, toml::Value>,
     name: &str,
     unit: &str,
 ) -> Result<f64, String> {
     let found = constants.remove(name).ok_or_else(|| format!("`{name}` is missing"))?;
+    let found: Constant =
+        found.try_into().map_err(|error| format!("`{name}`: {}", error.message()))?;
     if found.unit != unit {
         return Err(format!("unit of `{name}`: expected {unit:?}, but saw {:?}", found.unit));
     }

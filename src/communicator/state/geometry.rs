@@ -38,8 +38,8 @@ pub(crate) struct Geometry {
     pub store_blocks: u32,
     /// These are used without NVLink, too.
     pub stores_always: bool,
-    /// Plans go along packed trees.
-    pub trees: bool,
+    /// Which plans are taken.
+    pub algorithm: Algorithms,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -159,6 +159,16 @@ impl Geometry {
         Self { order, ..self }
     }
 
+    /// May plans go along packed trees?
+    pub fn may_take_trees(&self) -> bool {
+        match self.algorithm {
+            Algorithms::Trees => self.store_blocks > 0,
+            // Two GPUs have one way, and others than NVLink mesh have switches.
+            Algorithms::Auto => self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible,
+            Algorithms::Table => false,
+        }
+    }
+
     /// The most user lanes. A lane takes two routes at each end, those of both directions four;
     /// half of all routes are left to collectives and registered buffers.
     fn user_lanes_max(rank_count: u32) -> u32 {
@@ -200,7 +210,7 @@ impl Geometry {
                 true if stores => settings.store_blocks,
                 _ => 0,
             },
-            trees: settings.algorithm == Algorithms::Trees,
+            algorithm: settings.algorithm,
             stores_always: settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,

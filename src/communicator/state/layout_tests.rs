@@ -4,7 +4,7 @@ use super::super::geometry::Nodes;
 use super::*;
 use crate::id::EngineKind;
 use crate::plan::RingOrder;
-use crate::settings::Settings;
+use crate::settings::{Algorithms, Settings};
 use ringdove_kernels::port::GRANT_BYTES;
 
 fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
@@ -23,7 +23,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
             Nodes::Even { ranks } if (2..=8).contains(&ranks) => 3,
             _ => 0,
         },
-        trees: false,
+        algorithm: Algorithms::Auto,
         stores_always: true,
         user_lanes: 0,
         reproducible: false,

@@ -13,6 +13,9 @@ fn every_candidate_is_proved() {
     for (ranks, per_node) in [(2, 0), (3, 0), (4, 0), (5, 0), (8, 0), (4, 2), (6, 1)] {
         for collective in Collective::all(ranks - 1) {
             for bytes in [0, 40, 1000, 4100, 9000] {
+                if collective == Collective::Barrier && bytes > 0 {
+                    continue;
+                }
                 for (registered, in_place) in [(false, false), (true, false), (true, true)] {
                     let request = CollectiveRequest {
                         collective,

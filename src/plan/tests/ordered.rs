@@ -111,6 +111,9 @@ fn what_goes_around_rings_has_the_order_and_nothing_else() {
         Collective::all(2).into_iter().flat_map(|it| [(it, false), (it, true)])
     {
         for bytes in [0, 4, 8 << 10, 200 << 10, 1 << 20, 16 << 20] {
+            if collective == Collective::Barrier && bytes > 0 {
+                continue;
+            }
             let request = CollectiveRequest { collective, registered, ..request(5, bytes) };
             let limits = Limits { order, low_latency_bytes: 4096, ..limits(4, 1 << 20, 4) };
             let choice = select(&request, &limits).expect("valid");
