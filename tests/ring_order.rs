@@ -58,8 +58,10 @@ fn results_on_the_mesh_lie_by_rank() {
 fn pairs(inside: &str, processes: u32, line: &str) -> BTreeSet<(u32, u32)> {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let inside =
-        format!("export RINGDOVE_ALGORITHM=table RINGDOVE_LOW_LATENCY_BYTES=0 RINGDOVE_TRACE={}; {inside}", trace.display());
+    let inside = format!(
+        "export RINGDOVE_ALGORITHM=table RINGDOVE_LOW_LATENCY_BYTES=0 RINGDOVE_TRACE={}; {inside}",
+        trace.display()
+    );
     let ended = perf(("dgx1v", processes), "", &inside, line);
     assert_right(&format!("{inside}; {line}"), &ended);
     let mut pairs = BTreeSet::new();

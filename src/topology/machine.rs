@@ -115,9 +115,11 @@ pub struct NetworkPort {
 
 /// PCI classes.
 pub(super) const CLASS_BRIDGE: u32 = 0x06_04_00;
-pub(super) const CLASS_GPU: u32 = 0x03_02_00;
+/// PCI class of GPUs.
+pub const CLASS_GPU: u32 = 0x03_02_00;
 pub(super) const CLASS_INFINIBAND: u32 = 0x02_07_00;
-pub(crate) const CLASS_NVSWITCH: u32 = 0x06_80_00;
+/// PCI class of NVSwitches.
+pub const CLASS_NVSWITCH: u32 = 0x06_80_00;
 
 /// Between two sockets, MB/s in each direction. An assumption: no interface tells it. It is that of
 /// two UPI links of 10.4 GT/s.

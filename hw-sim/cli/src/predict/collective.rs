@@ -4,9 +4,10 @@ use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
 use ringdove::communicator::pack_forest;
+use ringdove::cost::Moved;
 use ringdove::plan::{
-    Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern, PlanError,
-    RingOrder, Side,
+    Choice, Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern,
+    PlanError, RingOrder, Side, select, select_packed,
 };
 use ringdove::topology::graph::NodeId;
 use ringdove::{ReduceOp, Settings};
@@ -81,6 +82,8 @@ pub(super) fn forest(
     Ok(Some(Arc::new(forest)))
 }
 
+/// Below this, a communicator does not ask for trees.
+const TREES_BYTES_MIN: u64 = 64 << 10;
 /// Beyond this many ranks, `auto` tries one candidate only.
 const TRIED_RANKS_MAX: u32 = 64;
 /// Blocks that `auto` tries.
@@ -148,6 +151,26 @@ impl Job<'_> {
         let candidate = self.candidates().into_iter().find(is_best);
         let draft = self.draft(candidate.expect("the best is one of them"), false)?;
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
+    }
+
+    /// What the library takes: the choice of its table, or, on one node of GPUs that NVLink does not
+    /// join each to each, packed trees where its model prefers them.
+    fn preferred(&self, request: &CollectiveRequest, limits: &Limits, table: Choice) -> Choice {
+        let asks = self.arguments.common.engine.0 == Engine::Proxy
+            && self.arguments.stores()
+            && !(limits.nvlink || limits.reproducible)
+            && limits.ranks_per_node == 0
+            && (3..=8).contains(&request.rank_count)
+            && request.bytes >= TREES_BYTES_MIN;
+        let packed = || {
+            let forest = self.scene.forest(request.rank_count)?;
+            let store_blocks = Settings::default().store_blocks;
+            let limits = Limits { store_blocks, stores: true, ..*limits };
+            let packed = select_packed(request, &limits, &forest).ok()?;
+            let moved = Moved { by_device: false, stores: limits.stores };
+            self.scene.model(request.rank_count)?.prefers(&packed, &table, moved).then_some(packed)
+        };
+        asks.then(packed).flatten().unwrap_or(table)
     }
 
     /// The order in which a communicator's rings pass so many ranks of a node.
@@ -245,6 +268,10 @@ impl Job<'_> {
             (Pattern::Trees, Some(forest)) => {
                 let limits = Limits { store_blocks: candidate.blocks, ..limits };
                 Draft::packed(&request, &limits, forest)
+            }
+            (Pattern::Selected, _) => {
+                let table = select(&request, &limits)?;
+                Ok(Draft::of(self.preferred(&request, &limits, table)))
             }
             (pattern, _) => Draft::new(pattern, &request, &limits),
         }

@@ -24,20 +24,24 @@ use crate::error::Error;
 use arguments::{AllReduceArguments, Common, Operation, P2pArguments};
 use collective::Job;
 use hwsim_machine::description::Description;
-use hwsim_timing::machine::HOPS_MAX;
 use hwsim_timing::p2p::{Point, Stream, measure};
 use hwsim_timing::trace::chrome;
 use hwsim_timing::{
     Machine, MachineError, ModelError, OpsBudget, Outcome, Profile, ProfileError, Setup,
 };
 use parallel::in_parallel;
-use ringdove::plan::{PlanError, RingOrder};
+use ringdove::Settings;
+use ringdove::communicator::pack_forest;
+use ringdove::cost::Model;
+use ringdove::plan::{Forest, PlanError, RingOrder};
 use ringdove::topology::graph::CapacityGraph;
-use ringdove::topology::ring_order::{Width, best_order};
+use ringdove::topology::ranks::{RankGpu, capacities, order_of_nodes};
 use ringdove_figures::plot::PlotError;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 
 /// Spans that a trace keeps: about 100 MB of text.
 const SPANS_MAX: usize = 500_000;
@@ -90,6 +94,10 @@ struct Scene {
     joined_gpus: u32,
     /// The GPUs of a node, and the NVLinks between them: MB/s in each direction.
     nvlinks: CapacityGraph,
+    /// The GPUs of a node, as ranks tell each other of them.
+    gpus: Vec<RankGpu>,
+    /// Packed trees by the number of ranks.
+    forests: Mutex<HashMap<u32, Option<Arc<Forest>>>>,
 }
 
 impl Scene {
@@ -104,7 +112,10 @@ impl Scene {
         let joined_gpus = (0..description.gpus.len()).take_while(joins).count() as u32;
         let nvlinks = machine::nvlinks(description)?;
         let budget = OpsBudget::new(common.ops_max);
-        Ok(Self { machine, profile, budget, joined_gpus, nvlinks })
+        let adapter = common.adapter.unwrap_or(profile.links.adapter.gb_per_s());
+        let gpus = machine::rank_gpus(description, adapter);
+        let forests = Mutex::default();
+        Ok(Self { machine, profile, budget, joined_gpus, nvlinks, gpus, forests })
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {
@@ -117,21 +128,27 @@ impl Scene {
         ranks <= self.joined_gpus
     }
 
-    /// The order in which rings pass the first GPUs of a node, by the links of the machine, as a
-    /// communicator of theirs has it; `None`: that of their numbers.
+    /// The order in which rings pass the first GPUs of a node, as a communicator of theirs has it;
+    /// `None`: that of their numbers.
     fn ring_order(&self, ranks: u32, over_nvlink: bool) -> Option<RingOrder> {
-        let rates: Vec<_> = self.machine.link_rates().collect();
-        let width = |from: usize, to: usize| {
-            let path = match over_nvlink {
-                true => self.machine.path(from as u32, to as u32),
-                false => self.machine.pci_path(from as u32, to as u32),
-            };
-            let path = path.unwrap_or_default();
-            let of = |link: &u32| (rates[*link as usize].gb_per_s() * 1e3) as u64;
-            let megabytes = path.links().iter().map(of).min().unwrap_or(0);
-            Width { megabytes, nearness: (HOPS_MAX - path.links().len()) as u8 }
+        let gpus = self.gpus.get(..ranks as usize)?;
+        order_of_nodes(gpus, ranks, over_nvlink).as_deref().and_then(RingOrder::new)
+    }
+
+    /// What plans cost on the first GPUs of a node, by the model with which communicators choose.
+    fn model(&self, ranks: u32) -> Option<Model> {
+        Model::of(self.gpus.get(..ranks as usize)?, ranks, None).ok()
+    }
+
+    /// The trees that a communicator of the first GPUs of a node packs, if there are any.
+    fn forest(&self, ranks: u32) -> Option<Arc<Forest>> {
+        let mut forests = self.forests.lock().expect("nobody panics with it");
+        let make = || {
+            let graph = capacities(self.gpus.get(..ranks as usize)?, ranks).ok()?;
+            let trees = pack_forest(&graph, None, Settings::default().store_blocks).ok()?;
+            Some(Arc::new(trees))
         };
-        best_order(ranks as usize, width).as_deref().and_then(RingOrder::new)
+        forests.entry(ranks).or_insert_with(make).clone()
     }
 
     /// The notice in every output.
