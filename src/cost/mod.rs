@@ -96,10 +96,16 @@ impl Model {
         predict(choice, &self.profile, &self.ways, moved)
     }
 
-    /// Is `other` so much better than what the table of selection chooses that it is taken?
-    pub fn prefers(&self, other: &Choice, table: &Choice, moved: Moved) -> bool {
-        let [other, table] = [other, table].map(|choice| self.predict(choice, moved));
-        other.zip(table).is_some_and(|(other, table)| other.us <= SHARE_MAX * table.us)
+    /// Of candidates, of which the first is what the table of selection has: the one that costs least,
+    /// if it is so much better than the first that it is taken; of equals, the first.
+    pub fn choose(&self, candidates: &[Choice], moved: Moved) -> usize {
+        let costs = |(nth, choice)| Some((nth, self.predict(choice, moved)?.us));
+        let all: Vec<(usize, f64)> = candidates.iter().enumerate().filter_map(costs).collect();
+        let best = all.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        match (all.first(), best) {
+            (Some((0, table)), Some((nth, us))) if *us <= SHARE_MAX * table => *nth,
+            _ => 0,
+        }
     }
 }
 

@@ -206,15 +206,15 @@ impl ProcessState {
         self.forests.get(geometry, root, is_reached)
     }
 
-    /// Does the cost model prefer `packed` to `table`? Nobody asks it of few bytes, nor where
-    /// NVLink joins each two GPUs of a node. All ranks say the same.
-    pub fn prefers(&self, packed: &Choice, table: &Choice) -> bool {
+    /// Which of the plans for a request is taken, of which the first is that of the table of selection
+    /// and the last goes along packed trees. All ranks say the same.
+    pub fn chosen(&self, candidates: &[Choice]) -> usize {
         match self.geometry.algorithm {
-            Algorithms::Trees => true,
-            Algorithms::Table => false,
-            Algorithms::Auto => self.forests.model(&self.geometry).is_some_and(|model| {
-                let moved = Moved { by_device: false, stores: self.limits(0).stores };
-                model.prefers(packed, table, moved)
+            Algorithms::Trees => candidates.len() - 1,
+            Algorithms::Table => 0,
+            Algorithms::Auto => self.forests.model(&self.geometry).map_or(0, |model| {
+                let stores = self.limits(self.geometry.slot_bytes).stores;
+                model.choose(candidates, Moved { by_device: false, stores })
             }),
         }
     }

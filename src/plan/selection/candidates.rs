@@ -3,23 +3,18 @@
 use super::stores_on_nodes::goes_by_stores_on_nodes;
 use super::{
     ALL_PAIRS_RANKS_MAX, Algorithm, Choice, LOW_LATENCY_BYTES_MAX, Limits, ONE_HOP_RANKS_MAX,
-    PlanError, all_pairs, all_reduce_by, goes_directly, other_by, select, select_packed,
+    PlanError, all_pairs, all_reduce_by, goes_directly, other_by, select,
 };
-use crate::plan::{Collective, CollectiveRequest, Forest};
+use crate::plan::{Collective, CollectiveRequest};
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
-use std::sync::Arc;
 
-/// The choice of [`select`], and every other plan that the lanes of `limits` carry, along the trees
-/// of `forest` too, if there is one. The choice comes first; none comes twice. Of reductions that
-/// have to be reproducible the choice alone.
+/// The choice of [`select`], and every other plan that the lanes of `limits` carry, but for those
+/// along packed trees ([`select_packed`](super::select_packed)). The choice comes first; none comes
+/// twice. Of reductions that have to be reproducible the choice alone.
 ///
 /// # Errors
 /// As [`select`].
-pub fn candidates(
-    request: &CollectiveRequest,
-    limits: &Limits,
-    forest: Option<&Arc<Forest>>,
-) -> Result<Vec<Choice>, PlanError> {
+pub fn candidates(request: &CollectiveRequest, limits: &Limits) -> Result<Vec<Choice>, PlanError> {
     let mut all = vec![select(request, limits)?];
     let (ranks, reduces) = (request.rank_count, request.collective.reduces());
     if ranks == 1 || request.bytes == 0 || limits.reproducible && reduces {
@@ -40,8 +35,6 @@ pub fn candidates(
             all.extend(ways.into_iter().map(|way| other_by(request, limits, per_node, way)));
         }
     }
-    let packed = forest.map(|forest| select_packed(request, limits, forest));
-    all.extend(packed.and_then(Result::ok));
     let mut each: Vec<Choice> = Vec::new();
     for choice in all {
         if !each.contains(&choice) {

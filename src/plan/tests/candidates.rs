@@ -31,7 +31,7 @@ fn every_candidate_is_proved() {
                         ranks_per_node: per_node,
                         ..limits(2, 8192, 4)
                     };
-                    let all = candidates(&request, &limits, None).expect("valid");
+                    let all = candidates(&request, &limits).expect("valid");
                     assert_eq!(all[0], select(&request, &limits).expect("valid"));
                     for choice in all {
                         *seen.entry(choice.algorithm.name()).or_insert(0) += 1;

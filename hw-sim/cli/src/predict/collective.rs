@@ -7,7 +7,7 @@ use ringdove::communicator::pack_forest;
 use ringdove::cost::Moved;
 use ringdove::plan::{
     Choice, Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern,
-    PlanError, RingOrder, Side, select, select_packed,
+    PlanError, RingOrder, Side, candidates, select, select_packed,
 };
 use ringdove::topology::graph::NodeId;
 use ringdove::{ReduceOp, Settings};
@@ -153,9 +153,9 @@ impl Job<'_> {
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
     }
 
-    /// What the library takes: the choice of its table, or, on one node of GPUs that NVLink does not
-    /// join each to each, packed trees where its model prefers them.
-    fn preferred(&self, request: &CollectiveRequest, limits: &Limits, table: Choice) -> Choice {
+    /// What the library takes: the choice of its table, or, on one node where there are packed trees
+    /// and NVLink does not join each two GPUs, the plan that its model prefers.
+    fn chosen(&self, request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
         let asks = self.arguments.common.engine.0 == Engine::Proxy
             && self.arguments.stores()
             && !(limits.nvlink || limits.reproducible)
@@ -166,11 +166,15 @@ impl Job<'_> {
             let forest = self.scene.forest(request.rank_count)?;
             let store_blocks = Settings::default().store_blocks;
             let limits = Limits { store_blocks, stores: true, ..*limits };
-            let packed = select_packed(request, &limits, &forest).ok()?;
-            let moved = Moved { by_device: false, stores: limits.stores };
-            self.scene.model(request.rank_count)?.prefers(&packed, &table, moved).then_some(packed)
+            select_packed(request, &limits, &forest).ok()
         };
-        asks.then(packed).flatten().unwrap_or(table)
+        let Some(packed) = asks.then(packed).flatten() else { return select(request, limits) };
+        let mut all = candidates(request, limits)?;
+        all.push(packed);
+        let moved = Moved { by_device: false, stores: limits.stores };
+        let model = self.scene.model(request.rank_count);
+        let nth = model.map_or(0, |model| model.choose(&all, moved));
+        Ok(all.swap_remove(nth))
     }
 
     /// The order in which a communicator's rings pass so many ranks of a node.
@@ -269,10 +273,7 @@ impl Job<'_> {
                 let limits = Limits { store_blocks: candidate.blocks, ..limits };
                 Draft::packed(&request, &limits, forest)
             }
-            (Pattern::Selected, _) => {
-                let table = select(&request, &limits)?;
-                Ok(Draft::of(self.preferred(&request, &limits, table)))
-            }
+            (Pattern::Selected, _) => Ok(Draft::of(self.chosen(&request, &limits)?)),
             (pattern, _) => Draft::new(pattern, &request, &limits),
         }
     }

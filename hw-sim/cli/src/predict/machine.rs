@@ -91,7 +91,8 @@ pub(super) fn rank_gpus(description: &Description, adapter_gb_per_s: f64) -> Vec
         });
         let nvlinks = others.filter_map(|(other, count)| {
             let (id, class) = match other {
-                Node::Gpu(other) => (description.gpus[other].bus_id, CLASS_GPU),
+                // A part of a machine keeps links to GPUs that it lacks.
+                Node::Gpu(other) => (description.gpus.get(other)?.bus_id, CLASS_GPU),
                 Node::NvSwitch(nth) => (description.nv_switches[nth].bus_id, CLASS_NVSWITCH),
                 Node::RootComplex(_) | Node::Switch(_) => return None,
             };

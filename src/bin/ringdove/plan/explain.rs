@@ -144,7 +144,7 @@ impl Where {
         settings: Settings,
     ) -> Result<(Choice, String), String> {
         let scene = self.scene(settings)?;
-        let (candidates, chosen) = scene.candidates(request)?;
+        let (candidates, chosen, from_table) = scene.candidates(request)?;
         let name = self.machine.as_deref().unwrap_or("here");
         let mut out = format!(
             "{} ranks on {name}, {}; all times are modelled, profile {}\n",
@@ -181,7 +181,7 @@ impl Where {
                 costs.limit
             );
         }
-        let _ = writeln!(out, "{}", scene.why(&candidates, chosen));
+        let _ = writeln!(out, "{}", scene.why(&candidates, chosen, from_table));
         let picked = match &self.algorithm {
             None => chosen,
             Some(wanted) => {
@@ -228,27 +228,30 @@ impl Scene {
         pack_forest(&graph, root, self.settings.store_blocks).ok().map(Arc::new)
     }
 
-    /// All candidates with their costs, the cheapest first, and which of them a communicator takes.
-    fn candidates(&self, request: &CollectiveRequest) -> Result<(Vec<Candidate>, usize), String> {
+    /// All candidates with their costs, the cheapest first, which of them a communicator takes, and
+    /// whether it is that of the table of selection.
+    fn candidates(
+        &self,
+        request: &CollectiveRequest,
+    ) -> Result<(Vec<Candidate>, usize, bool), String> {
         let words = |error: ringdove::plan::PlanError| error.to_string();
-        let mut all = candidates(request, &self.limits, None).map_err(words)?;
-        let table = all[0].clone();
+        let mut all = candidates(request, &self.limits).map_err(words)?;
         let in_rank_order = self.settings.reproducible && request.collective.reduces();
         let forest = (!in_rank_order).then(|| self.forest(request.collective)).flatten();
         let store_blocks = self.settings.store_blocks;
         let of_trees = Limits { store_blocks, ..self.limits };
         let packed = forest.and_then(|forest| select_packed(request, &of_trees, &forest).ok());
-        let takes = packed.as_ref().is_some_and(|packed| match self.settings.algorithm {
-            Algorithms::Trees => true,
-            Algorithms::Table => false,
-            Algorithms::Auto => {
-                let bytes = request.bytes.saturating_mul(request.parts());
-                let asks = !self.limits.nvlink && bytes >= TREES_BYTES_MIN;
-                asks && self.model.prefers(packed, &table, self.moved)
-            }
-        });
-        let chosen = if takes { packed.clone().expect("taken") } else { table };
+        let has_trees = packed.is_some();
         all.extend(packed);
+        let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
+        let taken = match self.settings.algorithm {
+            Algorithms::Trees if has_trees => all.len() - 1,
+            Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
+                self.model.choose(&all, self.moved)
+            }
+            _ => 0,
+        };
+        let (chosen, from_table) = (all[taken].clone(), taken == 0);
         let costs = |choice: Choice| {
             let costs = self.model.predict(&choice, self.moved);
             costs.map(|costs| Candidate { choice, costs }).ok_or("no way between two ranks")
@@ -256,18 +259,17 @@ impl Scene {
         let mut all = all.into_iter().map(costs).collect::<Result<Vec<_>, _>>()?;
         all.sort_by(|a, b| a.costs.us.total_cmp(&b.costs.us));
         let nth = all.iter().position(|candidate| candidate.choice == chosen);
-        Ok((all, nth.expect("it is one of them")))
+        Ok((all, nth.expect("it is one of them"), from_table))
     }
 
-    fn why(&self, candidates: &[Candidate], chosen: usize) -> String {
-        let taken = candidates[chosen].choice.algorithm.name();
+    fn why(&self, candidates: &[Candidate], chosen: usize, from_table: bool) -> String {
         let best = candidates[0].choice.algorithm.name();
-        let reason = match (self.settings.algorithm, taken) {
-            (Algorithms::Trees, "packed trees") => "RINGDOVE_ALGORITHM=trees asks for it",
-            (_, "packed trees") => {
+        let reason = match self.settings.algorithm {
+            _ if from_table => "the table of selection has it (src/plan/selection.rs)",
+            Algorithms::Trees => "RINGDOVE_ALGORITHM=trees asks for it",
+            Algorithms::Auto | Algorithms::Table => {
                 "the model gives it at most 0.9 of the time of what the table of selection has"
             }
-            _ => "the table of selection has it (src/plan/selection.rs)",
         };
         match chosen {
             0 => format!("* is taken: {reason}; no candidate costs less"),
@@ -281,7 +283,7 @@ fn draw(file: &Path, choice: &Choice, scene: &Scene) -> Result<(), String> {
     let (mut messages, end) = spans(choice, &scene.model.profile, &scene.model.ways, scene.moved);
     messages.truncate(MESSAGES_MAX);
     let mut rows = BTreeMap::new();
-    messages.iter().for_each(|it| drop(rows.insert((it.from, it.to), 0)));
+    rows.extend(messages.iter().map(|it| ((it.from, it.to), 0)));
     for (nth, row) in rows.values_mut().enumerate() {
         *row = nth;
     }
