@@ -166,8 +166,11 @@ fn the_readme_of_topology_shows_what_is_found() {
         a.0.len().cmp(&b.0.len()).then(ratio(&a.1).total_cmp(&ratio(&b.1))).then(a.0.cmp(&b.0))
     });
     hold(&folder().join("figures/dgx1v-parts.svg"), &bars(&parts));
-    let (most, of) =
-        parts.iter().map(|(gpus, it)| (ratio(it), gpus)).max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    let (most, of) = parts
+        .iter()
+        .map(|(gpus, it)| (ratio(it), gpus))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .unwrap();
     let without = parts.iter().filter(|(_, rates)| rates[2] < 25.0).count();
     let least = parts.iter().map(|(_, rates)| ratio(rates)).fold(f64::MAX, f64::min);
     let summary = format!(

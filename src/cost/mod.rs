@@ -18,6 +18,8 @@
 
 pub mod profile;
 mod run;
+#[cfg(test)]
+mod tests;
 pub mod ways;
 
 pub use profile::Profile;
