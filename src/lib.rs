@@ -60,6 +60,7 @@
 
 pub mod bootstrap;
 pub mod communicator;
+pub mod cost;
 pub mod engine;
 pub mod error;
 pub mod experts;
@@ -83,5 +84,5 @@ pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, 
 pub use plan::Collective;
 pub use ringdove_kernels::element::{DataType, ReduceOp};
 pub use settings::{
-    Algorithms, InterNodeSlots, Setting, Settings, Stores, ThroughHost, VerbsOrder,
+    Algorithms, InterNodeSlots, RingOrders, Setting, Settings, Stores, ThroughHost, VerbsOrder,
 };

@@ -5,7 +5,9 @@ mod kinds;
 mod remedies;
 mod value;
 
-pub use kinds::{Algorithms, InspectSignal, InterNodeSlots, Stores, ThroughHost, VerbsOrder};
+pub use kinds::{
+    Algorithms, InspectSignal, InterNodeSlots, RingOrders, Stores, ThroughHost, VerbsOrder,
+};
 pub use remedies::Remedies;
 
 use crate::error::Result;
@@ -130,12 +132,19 @@ settings! {
          whether those of a machine do. `false`, or with `RINGDOVE_STORES=never`: not over \
          adapters; the same on every rank";
     algorithm: Algorithms = "RINGDOVE_ALGORITHM", "auto",
-        |value| value.number("auto or trees", |_| true),
-        "which plans are taken: `auto`, those that selection chooses; `trees`, for all-reduces, \
+        |value| value.number("auto, table or trees", |_| true),
+        "which plans are taken: `table`, those of the table of selection; `trees`, for all-reduces, \
          all-gathers, reduce-scatters, broadcasts and reduces trees that are packed into the \
          NVLinks between the ranks' GPUs, as far as NVML tells them, and into the rails between \
-         two nodes, moved by GPU threads; where there are no such trees, as `auto`; the same on \
-         every rank";
+         two nodes, moved by GPU threads; `auto`, from 64 KiB on and where NVLink does not join \
+         each two GPUs of a node, the plan that the cost model prefers, trees or others; where \
+         there are no such trees, as `table`; the same on every rank";
+    ring_order: RingOrders = "RINGDOVE_RING_ORDER", "links",
+        |value| value.number("links or ranks", |_| true),
+        "the order in which rings and chains pass the ranks of a node: `links`, of 4 to 16 ranks \
+         on each node, the one whose narrowest link is the widest, by what NVML and sysfs tell of \
+         NVLinks (with device engines, of PCI alone); `ranks`, that of their numbers, which \
+         reproducible reductions always have; the same on every rank";
     stores: Stores = "RINGDOVE_STORES", "auto",
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \
@@ -356,6 +365,7 @@ mod tests {
             ("RINGDOVE_REPRODUCIBLE", "maybe"),
             ("RINGDOVE_STORES", "sometimes"),
             ("RINGDOVE_ALGORITHM", "fast"),
+            ("RINGDOVE_RING_ORDER", "random"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),
             ("RINGDOVE_ENGINE", "fpga"),

@@ -51,7 +51,7 @@ const CRATES: [(&str, &str, &[&str]); 19] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 17] = [
+const MODULES: [(&str, &[&str]); 18] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -59,6 +59,8 @@ const MODULES: [(&str, &[&str]); 17] = [
     ("ring", &["id", "error", "shared"]),
     ("plan", &["id", "error"]),
     ("topology", &["id", "error"]),
+    // What plans cost on a machine.
+    ("cost", &["error", "plan", "topology"]),
     ("transport", &["id", "error", "settings", "shared", "gpu", "topology"]),
     ("gpu", &["id", "error", "shared"]),
     ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),

@@ -138,6 +138,7 @@ fn lie(lie: Lie) {
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),
         text("RINGDOVE_STORE_BLOCKS", settings.store_blocks.to_string()),
         text("RINGDOVE_ALGORITHM", settings.algorithm.to_string()),
+        text("RINGDOVE_RING_ORDER", settings.ring_order.to_string()),
     ];
     let bytes = lie.bytes.unwrap_or([SIGNAL_BYTES, STAGING_BYTES]);
     let exporter = Exporter::start(&[bytes[0], bytes[1], COUNT as u64 * 4]);
@@ -145,7 +146,8 @@ fn lie(lie: Lie) {
     let plane = ControlPlane::start(entry, &settings).unwrap();
     plane.assembled().unwrap();
     let process = *b"another process.";
-    show(&plane, &(&settings.host_id, process));
+    // Of two ranks nobody asks for the links of GPUs.
+    show(&plane, &(&settings.host_id, process, None::<()>));
     // Where the others meet when this job has ended.
     show(&plane, &Vec::<SocketAddr>::new());
     let shared = |index: usize, offset| Shared { handle: exporter.handles[index].clone(), offset };

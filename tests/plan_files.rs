@@ -20,12 +20,19 @@ fn checked(folder: &Path, document: &Value) -> Result<String, String> {
     plan(&["check", path.to_str().unwrap()])
 }
 
-/// What is printed when a plan is made is what its file says.
+/// The published schema of plan files.
+fn schema() -> jsonschema::Validator {
+    let schema = serde_json::from_str(include_str!("../src/plan/plan.schema.json")).unwrap();
+    jsonschema::draft202012::new(&schema).expect("a schema")
+}
+
+/// What is printed when a plan is made is what its file says, and the file fits its schema.
 #[test]
 fn every_collectives_plan_is_written_and_proved_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.json");
     let file = path.to_str().unwrap();
+    let schema = schema();
     let collectives = [
         "all-reduce",
         "all-gather",
@@ -43,6 +50,10 @@ fn every_collectives_plan_is_written_and_proved_again() {
             let (choice, proved) = made.split_once('\n').unwrap();
             assert!(choice.starts_with(collective), "{choice}");
             assert_eq!(proved, read, "{collective}");
+            let document = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            if let Err(error) = schema.validate(&document) {
+                panic!("{collective}: {error} at {}", error.instance_path());
+            }
         }
     }
 }
@@ -100,7 +111,7 @@ fn numbers_that_nobody_meant_are_refused() {
     let seed = std::env::var("RINGDOVE_FUZZ_SEED").map_or(2026, |seed| seed.parse().unwrap());
     println!("RINGDOVE_FUZZ_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut refused = 0;
+    let (schema, mut refused) = (schema(), 0);
     for _ in 0..60 {
         let mut changed = document.clone();
         let mut found = Vec::new();
@@ -112,9 +123,11 @@ fn numbers_that_nobody_meant_are_refused() {
             2 => (-1).into(),
             _ => random.u32(0..1 << 20).into(),
         };
+        let fits = schema.is_valid(&changed);
         match checked(folder.path(), &changed) {
-            Ok(text) => assert!(text.starts_with("proved"), "{text}"),
+            Ok(text) => assert!(fits && text.starts_with("proved"), "{text}"),
             Err(text) => {
+                assert!(fits || text.contains("is no plan: "), "no plan by its schema: {text}");
                 assert!(text.contains("is refused: ") || text.contains("is no plan: "), "{text}");
                 refused += 1;
             }

@@ -49,6 +49,7 @@ fn a_better_order_of_gpus_is_proposed() {
     }
     let text = topo_on("dgx1v", &[]).unwrap();
     assert!(text.contains("narrowest link 15.75 GB/s, SYS from GPU 3 to 4"), "{text}");
+    assert!(text.contains("Communicators order their rings so"), "{text}");
     let order = text.split("CUDA_VISIBLE_DEVICES=").nth(1).unwrap().split(' ').next().unwrap();
     let text = topo_on("dgx1v", &["--gpus", order]).unwrap();
     assert!(text.contains("narrowest link 50.00 GB/s, NV2"), "{text}");

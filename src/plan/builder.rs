@@ -15,6 +15,8 @@ impl Choice {
 
     /// The place of `range` of `rank`'s part, in a buffer that has a part of each rank.
     pub(super) fn part(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
+        // Programs of rings name places.
+        let rank = self.order.map_or(rank, |order| order.rank_at(rank));
         Operand::Buffer { buffer, offset: u64::from(rank) * self.request.bytes + range.extent }
     }
 }

@@ -35,7 +35,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    fn new_of(mut choice: Choice) -> Self {
+    /// What a choice makes.
+    pub fn of(mut choice: Choice) -> Self {
         // It has had its say in the algorithm, and no builder asks for it.
         choice.request.in_place = false;
         Self { choice }
@@ -58,7 +59,7 @@ impl Draft {
         let selected = super::select(request, limits)?;
         // Messages of a round in units of one piece, and the lanes of a block.
         let pieces_max = match pattern {
-            Pattern::Selected => return Ok(Self::new_of(selected)),
+            Pattern::Selected => return Ok(Self::of(selected)),
             Pattern::TwoShot if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
                 return refuse("2 to 17 for two-shot: a block has 32 ports");
             }
@@ -86,10 +87,10 @@ impl Draft {
             _ => Algorithm::Halving,
         };
         let (slots, thread_count) = (limits.slots(), 256);
-        let mut choice =
-            Choice { algorithm, blocks, slices: 1, slots, thread_count, stores: false, ..selected };
+        let mut choice = Choice { algorithm, blocks, slices: 1, slots, thread_count, ..selected };
+        (choice.stores, choice.order) = (false, None);
         choice.set_slice_bytes(piece);
-        Ok(Self::new_of(choice))
+        Ok(Self::of(choice))
     }
 
     /// A plan along packed trees, as a communicator has it.
@@ -101,7 +102,7 @@ impl Draft {
         limits: &Limits,
         forest: &Arc<Forest>,
     ) -> Result<Self, PlanError> {
-        super::select_packed(request, limits, forest).map(Self::new_of)
+        super::select_packed(request, limits, forest).map(Self::of)
     }
 
     /// Number of ranks.

@@ -16,6 +16,7 @@
 //! * `request`: the collectives, and what each rank has and gets
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `forest`: trees that span all ranks; `packed_trees`: data along them
+//! * `order`: the order in which rings pass the ranks of a node
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
 //!   `all_reduce_ring`, `all_reduce_two_shot`, `all_reduce_two_shot_nodes`, `alone`, `barrier`,
@@ -51,6 +52,7 @@ mod forest;
 #[cfg(test)]
 mod host;
 mod in_rank_order;
+mod order;
 mod packed;
 mod packed_trees;
 mod part;
@@ -71,12 +73,13 @@ pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use file::{FileError, PlanFile};
 pub use forest::{Forest, ForestError, SpanningTree};
+pub use order::{ORDERED_RANKS_MAX, RingOrder};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,
 };
-pub use selection::{Algorithm, Choice, Limits, PlanError, select, select_packed};
+pub use selection::{Algorithm, Choice, Limits, PlanError, candidates, select, select_packed};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
@@ -137,6 +140,25 @@ pub fn own_part(choice: &Choice, rank: u32) -> Result<Verified, VerifyError> {
 
 /// One rank's part of [`build`].
 fn program(choice: &Choice, rank: u32) -> RankProgram {
+    match &choice.order {
+        Some(order) => program_of_place(choice, order, rank),
+        None => program_in_order(choice, rank),
+    }
+}
+
+/// The same by the program of the rank's place on rings.
+fn program_of_place(choice: &Choice, order: &RingOrder, rank: u32) -> RankProgram {
+    let placed = Choice { request: order.request(&choice.request), ..choice.clone() };
+    let mut program = program_in_order(&placed, order.place_of(rank));
+    for port in program.blocks.iter_mut().flat_map(|block| &mut block.ports) {
+        port.lane.from = order.rank_at(port.lane.from);
+        port.lane.to = order.rank_at(port.lane.to);
+    }
+    program
+}
+
+/// The same where rings go by the numbers of ranks, or of places.
+fn program_in_order(choice: &Choice, rank: u32) -> RankProgram {
     match choice.algorithm {
         Algorithm::Copy => alone::program(choice),
         Algorithm::AllPairs => all_pairs::program(choice, rank),

@@ -55,6 +55,7 @@
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
+mod candidates;
 mod direct;
 mod error;
 mod few_hops;
@@ -66,6 +67,7 @@ mod reproducible;
 mod stores;
 mod stores_on_nodes;
 
+pub use candidates::candidates;
 pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
 use direct::goes_directly;
 pub use error::PlanError;
@@ -77,7 +79,9 @@ pub use packed::select_packed;
 use stores::goes_by_stores;
 use stores_on_nodes::goes_by_stores_on_nodes;
 
-use super::{Collective, CollectiveRequest, Forest, GRANULE_BYTES, Modifiers, Range, SlotShape};
+use super::{
+    Collective, CollectiveRequest, Forest, GRANULE_BYTES, Modifiers, Range, RingOrder, SlotShape,
+};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
 use std::sync::Arc;
@@ -207,6 +211,9 @@ pub struct Choice {
     /// Ranks that exchange directly, of [`Algorithm::InRankOrder`]: they follow one another, and
     /// their number divides that of all ranks.
     pub group_ranks: u32,
+    /// The order in which rings and chains pass the ranks of a node, where it is not that of their
+    /// numbers.
+    pub order: Option<RingOrder>,
     /// The trees of [`Algorithm::Packed`].
     pub forest: Option<Arc<Forest>>,
 }
@@ -283,7 +290,8 @@ impl Choice {
         let ranks = self.request.rank_count;
         let peers = ranks - 1;
         let on_ring = match self.algorithm {
-            Algorithm::InRankOrder => self.group_ranks == 1,
+            // Where rings go in another order, ranks that follow one another are a pair as others.
+            Algorithm::InRankOrder => self.group_ranks == 1 && limits.order.is_none(),
             algorithm => matches!(
                 algorithm,
                 Algorithm::RingStaged
@@ -374,8 +382,24 @@ fn choice(
         stores: false,
         ranks_per_node: per_node,
         group_ranks: request.rank_count,
+        order: limits.order.filter(|order| follows(algorithm, order, per_node)),
         forest: None,
     }
+}
+
+/// Does this algorithm go around rings or along chains, on nodes of as many ranks as are ordered?
+fn follows(algorithm: Algorithm, order: &RingOrder, per_node: u32) -> bool {
+    let on_rings = matches!(
+        algorithm,
+        Algorithm::RingStaged
+            | Algorithm::RingDirect
+            | Algorithm::RingHybrid
+            | Algorithm::Hierarchical
+            | Algorithm::HierarchicalHybrid
+            | Algorithm::Chain
+            | Algorithm::ChainDirect
+    );
+    on_rings && order.rank_count() == per_node
 }
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
@@ -399,6 +423,16 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         _ if direct && is_large && !spread => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
+    all_reduce_by(request, limits, per_node, (algorithm, stores))
+}
+
+/// An all-reduce by this algorithm, over lanes of stores or not.
+fn all_reduce_by(
+    request: &CollectiveRequest,
+    limits: &Limits,
+    per_node: u32,
+    (algorithm, stores): (Algorithm, bool),
+) -> Choice {
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
     if stores {
         choice.set_stores(limits);
@@ -460,6 +494,16 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         }
         _ => (Algorithm::Chain, request.bytes),
     };
+    other_by(request, limits, per_node, (algorithm, data, direct))
+}
+
+/// Such a collective by this algorithm, whose lanes carry so much data.
+fn other_by(
+    request: &CollectiveRequest,
+    limits: &Limits,
+    per_node: u32,
+    (algorithm, data, direct): (Algorithm, u64, bool),
+) -> Choice {
     let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {

@@ -5,9 +5,11 @@ use std::str::FromStr;
 /// Which plans are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithms {
-    /// What selection chooses.
+    /// What selection chooses, or packed trees where the cost model prefers them.
     #[default]
     Auto,
+    /// What selection chooses.
+    Table,
     /// Packed trees, where the machine has them; else what selection chooses.
     Trees,
 }
@@ -18,6 +20,7 @@ impl FromStr for Algorithms {
     fn from_str(text: &str) -> std::result::Result<Self, ()> {
         match text {
             "auto" => Ok(Self::Auto),
+            "table" => Ok(Self::Table),
             "trees" => Ok(Self::Trees),
             _ => Err(()),
         }
@@ -28,7 +31,39 @@ impl std::fmt::Display for Algorithms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
+            Self::Table => "table",
             Self::Trees => "trees",
+        })
+    }
+}
+
+/// In which order rings and chains pass the ranks of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingOrders {
+    /// Over the widest links.
+    #[default]
+    Links,
+    /// In the order of their numbers.
+    Ranks,
+}
+
+impl FromStr for RingOrders {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "links" => Ok(Self::Links),
+            "ranks" => Ok(Self::Ranks),
+            _ => Err(()),
+        }
+    }
+}
+
+impl std::fmt::Display for RingOrders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Links => "links",
+            Self::Ranks => "ranks",
         })
     }
 }

@@ -115,13 +115,15 @@ pub struct NetworkPort {
 
 /// PCI classes.
 pub(super) const CLASS_BRIDGE: u32 = 0x06_04_00;
-pub(super) const CLASS_GPU: u32 = 0x03_02_00;
+/// PCI class of GPUs.
+pub const CLASS_GPU: u32 = 0x03_02_00;
 pub(super) const CLASS_INFINIBAND: u32 = 0x02_07_00;
-pub(super) const CLASS_NVSWITCH: u32 = 0x06_80_00;
+/// PCI class of NVSwitches.
+pub const CLASS_NVSWITCH: u32 = 0x06_80_00;
 
 /// Between two sockets, MB/s in each direction. An assumption: no interface tells it. It is that of
 /// two UPI links of 10.4 GT/s.
-pub(super) const SOCKETS_MBPS: u64 = 20_800;
+pub(crate) const SOCKETS_MBPS: u64 = 20_800;
 
 /// Of a PCI link that nobody describes: generation 3, 16 lanes.
 const UNKNOWN_PCIE: PcieLink = PcieLink { decitransfers: 80, lanes: 16 };
@@ -191,7 +193,7 @@ impl std::fmt::Display for Joined {
 
 /// NVLinks that join a GPU with these links to the one at `other`, which has those: direct ones, or
 /// as many as both have to common switches.
-pub(super) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLinks]) -> u32 {
+pub(crate) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLinks]) -> u32 {
     let direct: u32 = own.iter().filter(|links| links.to == other).map(|links| links.count).sum();
     if direct > 0 {
         return direct;
@@ -203,6 +205,15 @@ pub(super) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLi
         common.map(|links| links.count).sum()
     };
     switched(own, others).min(switched(others, own))
+}
+
+/// How the PCI tree of a socket joins two devices with these bridges above, the nearest first.
+pub(super) fn meeting<T: PartialEq>(above_a: &[T], above_b: &[T]) -> Joined {
+    let meet = above_a.iter().position(|bridge| above_b.contains(bridge));
+    let Some(steps_a) = meet else { return Joined::Phb };
+    let steps_b = above_b.iter().position(|bridge| *bridge == above_a[steps_a]).unwrap_or(0);
+    // A PCI switch is a bridge above, and one for each device below.
+    if steps_a.max(steps_b) <= 1 { Joined::Pix } else { Joined::Pxb }
 }
 
 impl Machine {
@@ -231,7 +242,7 @@ impl Machine {
     }
 
     /// The bridges above a device, the nearest first, and its socket.
-    fn above(&self, place: usize) -> (Vec<usize>, usize) {
+    pub(super) fn above(&self, place: usize) -> (Vec<usize>, usize) {
         let mut bridges = Vec::new();
         let mut parent = self.devices[place].parent;
         loop {
@@ -281,11 +292,7 @@ impl Machine {
         if socket_a != socket_b {
             return Joined::Sys;
         }
-        let meet = above_a.iter().position(|bridge| above_b.contains(bridge));
-        let Some(steps_a) = meet else { return Joined::Phb };
-        let steps_b = above_b.iter().position(|bridge| *bridge == above_a[steps_a]).unwrap_or(0);
-        // A PCI switch is a bridge above, and one for each device below.
-        if steps_a.max(steps_b) <= 1 { Joined::Pix } else { Joined::Pxb }
+        meeting(&above_a, &above_b)
     }
 
     fn nvlinks_between(&self, a: usize, b: usize) -> u32 {

@@ -2,26 +2,39 @@
 //! the same make the same graph.
 
 use super::graph::{CapacityGraph, NodeId};
-use super::machine::{CLASS_NVSWITCH, DeviceKind, Machine, NvLinks};
+use super::machine::{
+    CLASS_NVSWITCH, DeviceKind, Joined, Machine, NvLinks, meeting, nvlinks_between,
+};
 use super::pci::PciAddress;
+use super::ring_order::{Width, best_order};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Devices at the other ends of a GPU's NVLinks, at most: what a rank says of more is wrong.
 const ENDS_MAX: usize = 64;
+/// PCI bridges above a GPU, at most, of the same reason.
+const BRIDGES_MAX: usize = 64;
 
 /// A rank's GPU, as the other ranks have to know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankGpu {
     /// Where it is on its node.
     pub address: PciAddress,
+    /// Its compute capability, 80 for 8.0.
+    pub compute: u32,
     /// MB/s in each direction of one NVLink.
     pub nvlink_megabytes: u64,
     /// Its NVLinks, by their other ends.
     pub nvlinks: Vec<NvLinks>,
     /// MB/s in each direction of its share of adapters.
     pub adapter_megabytes: u64,
+    /// MB/s in each direction of its PCI link.
+    pub pcie_megabytes: u64,
+    /// The PCI bridges above it, the nearest first.
+    pub bridges: Vec<PciAddress>,
+    /// The number of its socket among those of the node.
+    pub socket: u32,
 }
 
 impl RankGpu {
@@ -31,13 +44,53 @@ impl RankGpu {
         let places: Vec<_> = gpus.iter().map(|(place, _)| *place).collect();
         let nth = places.iter().position(|place| node.devices[*place].address == address)?;
         let DeviceKind::Gpu(gpu) = &node.devices[places[nth]].kind else { return None };
+        let (bridges, socket) = node.above(places[nth]);
         Some(Self {
             address,
+            compute: gpu.compute,
             nvlink_megabytes: gpu.nvlink_megabytes(),
             nvlinks: gpu.nvlinks.clone(),
             adapter_megabytes: node.adapter_shares(&places)[nth],
+            pcie_megabytes: node.link(places[nth]).megabytes(),
+            bridges: bridges.into_iter().map(|place| node.devices[place].address).collect(),
+            socket: socket as u32,
         })
     }
+
+    /// How wide the way to another GPU of the node is, for engines that move data over NVLink, or
+    /// for those that reach memory over PCI alone.
+    fn width(&self, other: &Self, over_nvlink: bool) -> Width {
+        let joined = match nvlinks_between(&self.nvlinks, other.address, &other.nvlinks) {
+            count if count > 0 && over_nvlink => Joined::NvLink(count),
+            _ if self.socket != other.socket => Joined::Sys,
+            _ => meeting(&self.bridges, &other.bridges),
+        };
+        if self.address == other.address {
+            // Ranks that share a GPU.
+            return Width { megabytes: u64::MAX, nearness: 3 };
+        }
+        let pcie = self.pcie_megabytes.min(other.pcie_megabytes);
+        Width::new(joined, self.nvlink_megabytes, pcie)
+    }
+}
+
+/// The order in which rings pass the ranks of a node over the widest links, for GPUs of ranks which
+/// are so many on each node, one node after the other. One order serves all nodes: between two
+/// places, the narrowest link of all nodes counts. `None` for more ranks of a node than an order is
+/// searched for, and where a rank says of its GPU what no machine has.
+pub fn order_of_nodes(gpus: &[RankGpu], per_node: u32, over_nvlink: bool) -> Option<Vec<u32>> {
+    let per_node = per_node as usize;
+    let is_whole = per_node > 0 && gpus.len().is_multiple_of(per_node);
+    let is_known =
+        |gpu: &RankGpu| gpu.nvlinks.len() <= ENDS_MAX && gpu.bridges.len() <= BRIDGES_MAX;
+    if !is_whole || !gpus.iter().all(is_known) {
+        return None;
+    }
+    best_order(per_node, |a, b| {
+        let of_node = |node: &[RankGpu]| node[a].width(&node[b], over_nvlink);
+        let nothing = Width { megabytes: 0, nearness: 0 };
+        gpus.chunks(per_node).map(of_node).min().unwrap_or(nothing)
+    })
 }
 
 /// Capacities in MB/s between the GPUs of ranks, which are so many on each node, one node after the
@@ -128,9 +181,13 @@ mod tests {
         let links = nvlinks.iter().map(|&(to, count, class)| NvLinks { to: at(to), count, class });
         RankGpu {
             address: at(bus),
+            compute: 70,
             nvlink_megabytes: 25_000,
             nvlinks: links.collect(),
             adapter_megabytes: 12_500,
+            pcie_megabytes: 15_750,
+            bridges: vec![at(0x40 + bus)],
+            socket: u32::from(bus > 2),
         }
     }
 
@@ -150,6 +207,27 @@ mod tests {
         let graph = capacities(&[switched(1), switched(2)], 2).unwrap();
         assert_eq!(graph.len(), 3);
         assert_eq!(graph.capacity(NodeId(0), NodeId(2)), 300_000);
+    }
+
+    /// If this fails, rings of device engines follow NVLinks that these do not use, or rings of two
+    /// nodes cross a link that only one of them has.
+    #[test]
+    fn orders_follow_the_links_that_engines_use_on_all_nodes() {
+        let both = |a: u8, b: u8| (b, 1 + u32::from(a == b), CLASS_GPU);
+        let mesh = || {
+            let links = [(1, [2, 3]), (2, [1, 4]), (3, [1, 4]), (4, [2, 3])];
+            links.map(|(bus, ends)| gpu(bus, &ends.map(|end| both(bus, end)))).to_vec()
+        };
+        assert_eq!(order_of_nodes(&mesh(), 4, true), Some(vec![0, 1, 3, 2]));
+        let along_sockets = order_of_nodes(&mesh(), 4, false);
+        assert_eq!(along_sockets, Some(vec![0, 1, 2, 3]), "1 and 2 are on one socket");
+        let plain: Vec<_> = (1..=4).map(|bus| gpu(bus, &[])).collect();
+        let mixed = [mesh(), plain].concat();
+        assert_eq!(order_of_nodes(&mixed, 4, true), Some(vec![0, 1, 2, 3]), "as the worst node");
+        assert_eq!(order_of_nodes(&mesh(), 3, true), None);
+        assert_eq!(order_of_nodes(&[gpu(1, &[(2, 1, CLASS_GPU); 65])], 1, true), None);
+        let shared: Vec<_> = [1, 3, 1, 3].map(|bus| gpu(bus, &[])).to_vec();
+        assert_eq!(order_of_nodes(&shared, 4, true), Some(vec![0, 1, 3, 2]));
     }
 
     /// If this fails, what another rank says makes this one panic, or pack nonsense.

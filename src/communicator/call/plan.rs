@@ -44,14 +44,16 @@ pub(super) fn collective<'a>(
     })
 }
 
-/// How a collective is done: along packed trees where settings ask for them, else as selection
-/// says. All ranks choose alike.
+/// How a collective is done: where there are packed trees and nobody forbids them, by the plan that
+/// the cost model prefers, else as selection says. All ranks choose alike.
 fn choose(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Choice, PlanError> {
     let process = &rank.process;
-    match process.forest(request) {
-        Some(forest) => plan::select_packed(request, &process.limits_of_trees(), &forest),
-        None => plan::select(request, &process.limits(process.geometry.slot_bytes)),
-    }
+    let limits = process.limits(process.geometry.slot_bytes);
+    let forest = process.asks_for_trees(request).then(|| process.forest(request)).flatten();
+    let Some(forest) = forest else { return plan::select(request, &limits) };
+    let mut candidates = plan::candidates(request, &limits)?;
+    candidates.push(plan::select_packed(request, &process.limits_of_trees(), &forest)?);
+    Ok(candidates.swap_remove(process.chosen(&candidates)))
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.

@@ -7,6 +7,7 @@ use super::inter_node::{
     self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeInfo, InterNodeSetup,
 };
 use super::nodes::{self, Hosts};
+use super::order;
 use super::peer::Peer;
 use super::peer_info::{self, PeerInfo, SharedMemory};
 use super::places::{self, Places};
@@ -38,6 +39,8 @@ pub(in crate::communicator) fn init_all(
     let count = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
     let _span = tracing::debug_span!("communicator", rank = 0, ranks = count).entered();
     let geometry = geometry(count, Nodes::One, settings)?;
+    let gpus = contexts.iter().map(|context| order::ordered_gpu(context, count, settings));
+    let geometry = order::ordered(geometry, gpus.collect::<Result<_>>()?);
     let process = Arc::new(ProcessState::new(geometry));
     let ranks: Vec<Rank> = (0..count).map(Rank).collect();
     process.set_flight(flight::random_key()?, ranks.clone());
@@ -105,6 +108,8 @@ fn init_threads(
     settings: &Settings,
 ) -> Result<Vec<ConnectedRank>> {
     let geometry = geometry(rank_count, Nodes::One, settings)?;
+    let own: Vec<_> = ranks.iter().copied().zip(contexts).collect();
+    let geometry = order::ordered_in_process(geometry, id, &own, settings)?;
     let process = process_of(id, geometry);
     process.set_flight(flight::key_of(id), (0..rank_count).map(Rank).collect());
     for (&rank, context) in ranks.iter().zip(contexts) {
@@ -125,8 +130,9 @@ fn connect_processes(
     planes: &[Arc<ControlPlane>],
     settings: &Settings,
 ) -> Result<Vec<ConnectedRank>> {
-    let Hosts { names: hosts, is_alone } = nodes::hosts(planes, settings)?;
+    let Hosts { names: hosts, is_alone, gpus } = nodes::hosts(planes, contexts, settings)?;
     let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
+    let geometry = order::ordered(geometry, gpus);
     let process = process_of(id, geometry);
     let first = planes.first().map_or(Rank(0), |plane| plane.rank());
     process.set_flight(flight::key_of(id), nodes::ranks_beside(&hosts, first));

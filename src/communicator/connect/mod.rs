@@ -23,6 +23,7 @@ mod init;
 mod inter_node;
 mod nodes;
 mod on_demand;
+mod order;
 mod peer;
 mod peer_info;
 mod places;

@@ -1,10 +1,13 @@
 //! Which rank runs on which node.
 
+use super::order::ordered_gpu;
 use super::peer_info::process_name;
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::error::Result;
 use crate::id::Rank;
 use crate::settings::Settings;
+use crate::topology::ranks::RankGpu;
+use cudarc::driver::CudaContext;
 use std::sync::Arc;
 
 /// Where ranks run.
@@ -13,14 +16,27 @@ pub(super) struct Hosts {
     pub names: Vec<String>,
     /// All ranks of this process's node are of this process: nobody else opens its memory.
     pub is_alone: bool,
+    /// By rank; `None` where the order of rings does not depend on it, or it is not known.
+    pub gpus: Vec<Option<RankGpu>>,
 }
 
-/// Finds where all ranks run.
-pub(super) fn hosts(planes: &[Arc<ControlPlane>], settings: &Settings) -> Result<Hosts> {
+/// Finds where all ranks run, those of `planes` on `contexts`.
+pub(super) fn hosts(
+    planes: &[Arc<ControlPlane>],
+    contexts: &[Arc<CudaContext>],
+    settings: &Settings,
+) -> Result<Hosts> {
     let (own_name, own_process) = (host_name(settings), process_name()?);
-    let all = exchange(planes, &vec![(own_name.clone(), own_process); planes.len()])?;
-    let is_alone = all.iter().all(|(name, process)| *name != own_name || *process == own_process);
-    Ok(Hosts { names: all.into_iter().map(|(name, _)| name).collect(), is_alone })
+    let own = |(plane, context): (&Arc<ControlPlane>, &Arc<CudaContext>)| {
+        let gpu = ordered_gpu(context, plane.rank_count(), settings)?;
+        Ok((own_name.clone(), own_process, gpu))
+    };
+    let own = planes.iter().zip(contexts).map(own).collect::<Result<Vec<_>>>()?;
+    let all = exchange(planes, &own)?;
+    let is_alone =
+        all.iter().all(|(name, process, _)| *name != own_name || *process == own_process);
+    let (names, gpus) = all.into_iter().map(|(name, _, gpu)| (name, gpu)).unzip();
+    Ok(Hosts { names, is_alone, gpus })
 }
 
 /// The name of this node: as the user says, or that of its boot, which no two nodes share.

@@ -7,21 +7,20 @@
 
 use super::description::PortDescription;
 use super::host_memory::{self, SharedFile, SharedName};
+use super::order::own_gpu;
 use super::peer::{Peer, Reach};
 use crate::communicator::state::{
     HostLanes, HostLayout, HostPairs, Layout, Obstacle, Obstacles, ProcessState, RankState,
     ReachRow,
 };
 use crate::error::{Error, Result};
-use crate::gpu::pci_address;
 use crate::id::{Rank, SignalWay};
 use crate::settings::{Settings, ThroughHost};
-use crate::topology::machine::Machine;
 use crate::topology::ranks::RankGpu;
 use crate::transport::peer::probe::{Found, Target, probe};
 use cudarc::driver::CudaContext;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Another rank, as one looks at it.
 pub(super) enum Candidate {
@@ -129,18 +128,6 @@ pub(super) fn agree<'a>(process: &'a ProcessState, rows: &[ReachRow]) -> Result<
     process.set_nvlink(rows.iter().all(|row| row.nvlink));
     process.set_gpus(rows.iter().map(|row| row.gpu.as_ref()));
     Ok(process.set_host_pairs(pairs))
-}
-
-/// The GPU of `context` with its links; `None` where the management library does not know it.
-fn own_gpu(context: &CudaContext) -> Result<Option<RankGpu>> {
-    /// What this node is made of, asked once: it takes milliseconds for each GPU.
-    static NODE: OnceLock<Option<Machine>> = OnceLock::new();
-    let node = NODE.get_or_init(|| {
-        let unknown = |reason| tracing::warn!(%reason, "the links of GPUs are not known");
-        Machine::discover().map_err(unknown).ok()
-    });
-    let address = pci_address(context)?.parse().ok();
-    Ok(node.as_ref().zip(address).and_then(|(node, address)| RankGpu::of(node, address)))
 }
 
 fn permit(settings: &Settings, error: impl FnOnce() -> Error) -> Result<()> {

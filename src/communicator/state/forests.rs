@@ -3,8 +3,10 @@
 
 use super::geometry::{Geometry, Nodes};
 use super::sync::lock;
+use crate::cost::Model;
 use crate::error::{Error, Result};
 use crate::plan::Forest;
+use crate::settings::Algorithms;
 use crate::topology::graph::{CapacityGraph, NodeId};
 use crate::topology::packing::{Roots, Shape, pack, pack_in_shape};
 use crate::topology::ranks::{RankGpu, capacities};
@@ -18,6 +20,8 @@ pub(super) struct Forests {
     gpus: OnceLock<Vec<Option<RankGpu>>>,
     /// By root, `None` for all ranks; those that were asked for.
     made: Mutex<BTreeMap<Option<u32>, Option<Arc<Forest>>>>,
+    /// What plans cost on these GPUs; `None` where that is not known.
+    model: OnceLock<Option<Model>>,
 }
 
 impl Forests {
@@ -39,11 +43,26 @@ impl Forests {
         let make = || match self.make(geometry, root, is_reached) {
             Ok(forest) => Some(Arc::new(forest)),
             Err(error) => {
-                tracing::warn!(%error, ?root, "no packed trees; plans are selected without them");
+                match geometry.algorithm {
+                    Algorithms::Trees => {
+                        tracing::warn!(%error, ?root, "no packed trees; plans are selected without them");
+                    }
+                    _ => tracing::debug!(%error, ?root, "no packed trees"),
+                }
                 None
             }
         };
         made.entry(root).or_insert_with(make).clone()
+    }
+
+    /// What plans cost on the ranks' GPUs, by the profile of the first one; `None` where these are
+    /// not known. All ranks say the same.
+    pub fn model(&self, geometry: &Geometry) -> Option<&Model> {
+        let make = || {
+            let gpus: Vec<RankGpu> = self.gpus.get()?.iter().cloned().collect::<Option<_>>()?;
+            Model::of(&gpus, ranks_of_node(geometry), None).ok()
+        };
+        self.model.get_or_init(make).as_ref()
     }
 
     fn make(
@@ -57,12 +76,7 @@ impl Forests {
             let expected = "GPUs whose links NVML tells, and no device engines";
             return Err(Error::argument("ranks of packed trees", expected, "others"));
         };
-        let per_node = match geometry.nodes {
-            Nodes::Even { ranks } => ranks,
-            Nodes::One => geometry.rank_count,
-            Nodes::Uneven => 0,
-        };
-        let graph = capacities(&gpus, per_node)?;
+        let graph = capacities(&gpus, ranks_of_node(geometry))?;
         let forest = pack_forest(&graph, root, geometry.store_blocks)?;
         let links = || forest.trees().iter().flat_map(|tree| tree.links());
         let is_missing =
@@ -75,6 +89,15 @@ impl Forests {
                 Err(Error::argument("links of trees", "ranks that reach each other", seen))
             }
         }
+    }
+}
+
+/// Ranks of each node; 0 where they differ.
+fn ranks_of_node(geometry: &Geometry) -> u32 {
+    match geometry.nodes {
+        Nodes::Even { ranks } => ranks,
+        Nodes::One => geometry.rank_count,
+        Nodes::Uneven => 0,
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::id::EngineKind;
 use crate::plan::{
-    ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, PROVED_RANKS_MAX, Side,
-    SlotShape,
+    ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, PROVED_RANKS_MAX,
+    RingOrder, Side, SlotShape,
 };
 use crate::settings::{Algorithms, Settings, Stores};
 use ringdove_kernels::descriptor::ROUTE_MAX;
@@ -27,6 +27,8 @@ pub(crate) struct Geometry {
     pub slot_count: u32,
     /// How ranks are spread over nodes.
     pub nodes: Nodes,
+    /// The order in which rings pass the ranks of a node, where it is not that of their numbers.
+    pub order: Option<RingOrder>,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
     /// LL lanes are lanes of stores, where ranks reach each other's memory.
@@ -36,8 +38,8 @@ pub(crate) struct Geometry {
     pub store_blocks: u32,
     /// These are used without NVLink, too.
     pub stores_always: bool,
-    /// Plans go along packed trees.
-    pub trees: bool,
+    /// Which plans are taken.
+    pub algorithm: Algorithms,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -152,6 +154,21 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// The same with this order of rings. Every rank has as many neighbours in each order.
+    pub fn with_order(self, order: Option<RingOrder>) -> Self {
+        Self { order, ..self }
+    }
+
+    /// May plans go along packed trees?
+    pub fn may_take_trees(&self) -> bool {
+        match self.algorithm {
+            Algorithms::Trees => self.store_blocks > 0,
+            // Two GPUs have one way, and others than NVLink mesh have switches.
+            Algorithms::Auto => self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible,
+            Algorithms::Table => false,
+        }
+    }
+
     /// The most user lanes. A lane takes two routes at each end, those of both directions four;
     /// half of all routes are left to collectives and registered buffers.
     fn user_lanes_max(rank_count: u32) -> u32 {
@@ -175,6 +192,7 @@ impl Geometry {
             pair_slot_bytes: 0,
             slot_count: settings.slot_count,
             nodes,
+            order: None,
             // A word of data and its flag are known to stay together within a node, and from one
             // device engine to another; of adapters, a setting says it (R13).
             low_latency_bytes: match (nodes, settings.engine) {
@@ -192,7 +210,7 @@ impl Geometry {
                 true if stores => settings.store_blocks,
                 _ => 0,
             },
-            trees: settings.algorithm == Algorithms::Trees,
+            algorithm: settings.algorithm,
             stores_always: settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
@@ -214,6 +232,7 @@ impl Geometry {
             store_blocks: self.store_blocks,
             nvlink: false,
             ranks_per_node: self.ranks_per_node(),
+            order: self.order,
             reproducible: self.reproducible,
             // Where ranks write registered memory: see `ProcessState::limits`.
             granted_bytes: None,
@@ -253,13 +272,16 @@ impl Geometry {
     /// One step from `rank` on each of its rings; `step` goes from a place of a ring to another.
     fn at_distance(&self, rank: u32, step: impl Fn(u32, u32) -> u32) -> impl Iterator<Item = u32> {
         let count = self.rank_count;
+        // Orders are of nodes: those of places and of ranks are the same ones.
+        let place = self.order.map_or(rank, |order| order.place_of(rank));
+        let rank_at = |place| self.order.map_or(place, |order| order.rank_at(place));
         let both = match self.nodes {
             Nodes::Even { ranks } if ranks > 1 => {
-                let (node, place) = (rank / ranks, rank % ranks);
-                let on_rail = step(node, count / ranks) * ranks + place;
-                [Some(node * ranks + step(place, ranks)), Some(on_rail)]
+                let first = rank / ranks * ranks;
+                let on_rail = step(rank / ranks, count / ranks) * ranks + rank % ranks;
+                [Some(rank_at(first + step(place - first, ranks))), Some(on_rail)]
             }
-            _ => [Some(step(rank, count)), None],
+            _ => [Some(rank_at(step(place, count))), None],
         };
         both.into_iter().flatten().filter(move |&other| other != rank)
     }

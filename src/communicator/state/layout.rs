@@ -146,9 +146,9 @@ impl Layout {
         self.geometry.store_blocks > 0
     }
 
-    /// Do plans go along packed trees, for which ranks have to know the links of all GPUs?
+    /// May plans go along packed trees, for which ranks have to know the links of all GPUs?
     pub fn wants_links(&self) -> bool {
-        self.geometry.trees && self.has_store_lanes()
+        self.geometry.may_take_trees()
     }
 
     /// The number of ports that lead to ranks of the same node; they come first.

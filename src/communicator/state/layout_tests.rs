@@ -3,7 +3,8 @@
 use super::super::geometry::Nodes;
 use super::*;
 use crate::id::EngineKind;
-use crate::settings::Settings;
+use crate::plan::RingOrder;
+use crate::settings::{Algorithms, Settings};
 use ringdove_kernels::port::GRANT_BYTES;
 
 fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
@@ -14,6 +15,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         pair_slot_bytes: 4096,
         slot_count: 4,
         nodes,
+        order: None,
         low_latency_bytes,
         stores: nodes != Nodes::Uneven,
         store_blocks: match nodes {
@@ -21,7 +23,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
             Nodes::Even { ranks } if (2..=8).contains(&ranks) => 3,
             _ => 0,
         },
-        trees: false,
+        algorithm: Algorithms::Auto,
         stores_always: true,
         user_lanes: 0,
         reproducible: false,
@@ -37,7 +39,18 @@ fn geometries() -> impl Iterator<Item = Geometry> {
         .map(|(ranks, each)| (ranks, Nodes::Even { ranks: each }));
     let all = spreads.chain(even);
     let all = all.flat_map(|(ranks, nodes)| [0, 4096].map(|bytes| geometry(ranks, nodes, bytes)));
-    all.flat_map(|geometry| [0, 2].map(|user_lanes| Geometry { user_lanes, ..geometry }))
+    let all = all.flat_map(|geometry| [0, 2].map(|user_lanes| Geometry { user_lanes, ..geometry }));
+    all.flat_map(|geometry| {
+        let each = match geometry.nodes {
+            Nodes::One => geometry.rank_count,
+            Nodes::Even { ranks } => ranks,
+            Nodes::Uneven => 0,
+        };
+        // Every second one first.
+        let order: Vec<_> = (0..each).step_by(2).chain((1..each).step_by(2)).collect();
+        let ordered = RingOrder::new(&order).map(|order| geometry.with_order(Some(order)));
+        std::iter::once(geometry).chain(ordered)
+    })
 }
 
 /// Lanes that some plan uses: those of a ring, on each node, along rails, of pairs, LL lanes.
@@ -48,10 +61,9 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
     for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
         let next = match geometry.nodes {
             Nodes::Even { ranks: each } if each > 1 => {
-                let on_node = from / each * each + (from % each + 1) % each;
-                to == on_node || to == (from + each) % ranks
+                follows(geometry, each, from, to) || to == (from + each) % ranks
             }
-            _ => to == (from + 1) % ranks,
+            _ => follows(geometry, ranks, from, to),
         };
         let lane = |index, kind| Lane { from, to, index, kind };
         if from == to {
@@ -79,6 +91,13 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
         }
     }
     lanes
+}
+
+/// Is `to` next to `from` on the ring of its node, which has `each` ranks?
+fn follows(geometry: &Geometry, each: u32, from: u32, to: u32) -> bool {
+    let order = geometry.order.map_or((0..each).collect(), |order| Vec::from_iter(order.ranks()));
+    let place = order.iter().position(|rank| *rank == from % each).expect("it has a place");
+    from / each == to / each && to % each == order[(place + 1) % order.len()]
 }
 
 /// If this fails, two engines write the same bytes, or beyond the end of a rank's memory.

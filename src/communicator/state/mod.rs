@@ -55,6 +55,7 @@ pub(super) use layout::{Layout, Offsets, PortPlace};
 pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, RankMemory};
 pub(crate) use order::{CapturedOrders, LaunchOrder};
 pub(super) use plans::{Encoded, PlanKey, PlanShape, PortUse, Prepared, Resident};
+pub(super) use posted::Posted;
 pub(super) use process::{Offer, PlaceTaker, ProcessState, agreed_settings};
 pub(super) use rank::RankState;
 pub(super) use reach::{HostPairs, Obstacle, Obstacles, ReachRow};

@@ -16,11 +16,12 @@ use crate::bootstrap::agreement::{
     CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
 };
 use crate::bootstrap::{ControlPlane, Successors, Term};
+use crate::cost::Moved;
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::plan::{Collective, CollectiveRequest, Forest, Limits};
-use crate::settings::Settings;
+use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits};
+use crate::settings::{Algorithms, Settings};
 use crate::topology::ranks::RankGpu;
 use cudarc::driver::{CudaContext, sys};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// Below this, of all parts, nobody asks for trees where a setting does not.
+const TREES_BYTES_MIN: u64 = 64 << 10;
 
 /// State that the ranks of one process share.
 #[derive(Debug)]
@@ -176,7 +180,7 @@ impl ProcessState {
 
     /// Sets the GPUs of all ranks, in order, where all of them are known; all ranks say the same.
     pub fn set_gpus<'a>(&self, gpus: impl Iterator<Item = Option<&'a RankGpu>>) {
-        if self.geometry.trees {
+        if self.geometry.may_take_trees() {
             self.forests.set_gpus(gpus.map(Option::<&RankGpu>::cloned).collect());
         }
     }
@@ -186,7 +190,7 @@ impl ProcessState {
     pub fn forest(&self, request: &CollectiveRequest) -> Option<Arc<Forest>> {
         let geometry = &self.geometry;
         let collective = request.collective;
-        if !geometry.trees || request.rank_count < 2 {
+        if !geometry.may_take_trees() || request.rank_count < 2 {
             return None;
         }
         let root = match collective {
@@ -200,6 +204,31 @@ impl ProcessState {
             pairs.is_none_or(|pairs| pairs.obstacle(Rank(one), Rank(other)).is_none())
         };
         self.forests.get(geometry, root, is_reached)
+    }
+
+    /// Which of the plans for a request is taken, of which the first is that of the table of selection
+    /// and the last goes along packed trees. All ranks say the same.
+    pub fn chosen(&self, candidates: &[Choice]) -> usize {
+        match self.geometry.algorithm {
+            Algorithms::Trees => candidates.len() - 1,
+            Algorithms::Table => 0,
+            Algorithms::Auto => self.forests.model(&self.geometry).map_or(0, |model| {
+                let stores = self.limits(self.geometry.slot_bytes).stores;
+                model.choose(candidates, Moved { by_device: false, stores })
+            }),
+        }
+    }
+
+    /// May a plan along packed trees be better than what selection chooses?
+    pub fn asks_for_trees(&self, request: &CollectiveRequest) -> bool {
+        let joined = || self.nvlink.get().is_some_and(|joined| *joined);
+        match self.geometry.algorithm {
+            Algorithms::Trees => true,
+            Algorithms::Table => false,
+            Algorithms::Auto => {
+                request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN && !joined()
+            }
+        }
     }
 
     /// What a plan along packed trees may use.
@@ -255,7 +284,8 @@ impl ProcessState {
 
     /// The most blocks of a launch.
     pub fn blocks_max(&self) -> u32 {
-        let of_trees = if self.geometry.trees { self.geometry.store_blocks } else { 0 };
+        let trees = self.geometry.may_take_trees();
+        let of_trees = if trees { self.geometry.store_blocks } else { 0 };
         let limits = self.limits(self.geometry.slot_bytes);
         self.geometry.blocks.max(limits.store_blocks_max()).max(of_trees)
     }
@@ -473,7 +503,8 @@ pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<T
     // Which of them there are is known once nodes are.
     let store_blocks = if geometry.stores { settings.store_blocks } else { 0 };
     let store_blocks = ("RINGDOVE_STORE_BLOCKS".into(), store_blocks.to_string());
-    terms.chain([order, store_blocks]).collect()
+    let ring_order = ("RINGDOVE_RING_ORDER".into(), settings.ring_order.to_string());
+    terms.chain([order, store_blocks, ring_order]).collect()
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {
@@ -498,7 +529,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
         ("RINGDOVE_STORES", Value::word(stores)),
-        ("RINGDOVE_ALGORITHM", Value::word(if geometry.trees { "trees" } else { "auto" })),
+        ("RINGDOVE_ALGORITHM", Value::Word(geometry.algorithm.to_string().into())),
         ("lanes of stores (RINGDOVE_STORE_BLOCKS)", Value::Number(geometry.store_blocks.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_GRANTED_BYTES", granted),

@@ -1,7 +1,7 @@
 //! What a communicator has for its plans.
 
 use super::{LOW_LATENCY_BYTES_MAX, LOW_LATENCY_SLOTS, PAIR_SLOT_BYTES_MAX, PlanError, require};
-use crate::plan::{GRANULE_BYTES, SlotShape};
+use crate::plan::{GRANULE_BYTES, RingOrder, SlotShape};
 use ringdove_kernels::op::ll_bytes;
 
 /// What a communicator has.
@@ -28,6 +28,9 @@ pub struct Limits {
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
+    /// The order in which rings and chains pass the ranks of a node, where it is not that of their
+    /// numbers: lanes for each block are between neighbours in this order.
+    pub order: Option<RingOrder>,
     /// Each element of a reduction is computed by one expression, whatever the plan: see
     /// [`Algorithm::InRankOrder`](crate::plan::Algorithm::InRankOrder).
     pub reproducible: bool,
@@ -54,6 +57,7 @@ impl Limits {
             store_blocks: 0,
             nvlink: false,
             ranks_per_node: 0,
+            order: None,
             reproducible: false,
             granted_bytes: None,
         }

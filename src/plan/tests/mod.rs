@@ -2,6 +2,7 @@
 //! its own under random interleavings.
 
 mod all_reduce;
+mod candidates;
 pub(super) mod collectives;
 mod drafts;
 mod encoding;
@@ -9,6 +10,7 @@ mod few_hops;
 mod group;
 mod hierarchical;
 mod large;
+mod ordered;
 mod packed;
 mod reproducible;
 mod stores;

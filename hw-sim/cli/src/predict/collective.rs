@@ -4,9 +4,10 @@ use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
 use ringdove::communicator::pack_forest;
+use ringdove::cost::Moved;
 use ringdove::plan::{
-    Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern, PlanError,
-    Side,
+    Choice, Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern,
+    PlanError, RingOrder, Side, candidates, select, select_packed,
 };
 use ringdove::topology::graph::NodeId;
 use ringdove::{ReduceOp, Settings};
@@ -81,6 +82,8 @@ pub(super) fn forest(
     Ok(Some(Arc::new(forest)))
 }
 
+/// Below this, a communicator does not ask for trees.
+const TREES_BYTES_MIN: u64 = 64 << 10;
 /// Beyond this many ranks, `auto` tries one candidate only.
 const TRIED_RANKS_MAX: u32 = 64;
 /// Blocks that `auto` tries.
@@ -148,6 +151,37 @@ impl Job<'_> {
         let candidate = self.candidates().into_iter().find(is_best);
         let draft = self.draft(candidate.expect("the best is one of them"), false)?;
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
+    }
+
+    /// What the library takes: the choice of its table, or, on one node where there are packed trees
+    /// and NVLink does not join each two GPUs, the plan that its model prefers.
+    fn chosen(&self, request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
+        let asks = self.arguments.common.engine.0 == Engine::Proxy
+            && self.arguments.stores()
+            && !(limits.nvlink || limits.reproducible)
+            && limits.ranks_per_node == 0
+            && (3..=8).contains(&request.rank_count)
+            && request.bytes >= TREES_BYTES_MIN;
+        let packed = || {
+            let forest = self.scene.forest(request.rank_count)?;
+            let store_blocks = Settings::default().store_blocks;
+            let limits = Limits { store_blocks, stores: true, ..*limits };
+            select_packed(request, &limits, &forest).ok()
+        };
+        let Some(packed) = asks.then(packed).flatten() else { return select(request, limits) };
+        let mut all = candidates(request, limits)?;
+        all.push(packed);
+        let moved = Moved { by_device: false, stores: limits.stores };
+        let model = self.scene.model(request.rank_count);
+        let nth = model.map_or(0, |model| model.choose(&all, moved));
+        Ok(all.swap_remove(nth))
+    }
+
+    /// The order in which a communicator's rings pass so many ranks of a node.
+    fn ring_order(&self, ranks: u32) -> Option<RingOrder> {
+        let over_nvlink = self.arguments.common.engine.0 != Engine::Device;
+        let fits = !self.arguments.reproducible && ranks >= 4;
+        fits.then(|| self.scene.ring_order(ranks, over_nvlink)).flatten()
     }
 
     fn programs<'b>(&self, draft: &'b Draft) -> Drafted<'b> {
@@ -224,6 +258,10 @@ impl Job<'_> {
                 false => 0,
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
+            order: match is_one_node || is_even {
+                true => self.ring_order(self.ranks.min(per_node)),
+                false => None,
+            },
             stores: arguments.stores(),
             store_blocks: if is_one_node || is_even { arguments.store_blocks(nvlink) } else { 0 },
             nvlink,
@@ -235,6 +273,7 @@ impl Job<'_> {
                 let limits = Limits { store_blocks: candidate.blocks, ..limits };
                 Draft::packed(&request, &limits, forest)
             }
+            (Pattern::Selected, _) => Ok(Draft::of(self.chosen(&request, &limits)?)),
             (pattern, _) => Draft::new(pattern, &request, &limits),
         }
     }

@@ -2,10 +2,13 @@
 
 use super::PredictError;
 use super::arguments::Common;
-use hwsim_machine::description::{Description, EngineLimits, LinkKind, Node};
+use hwsim_machine::description::{Description, EngineLimits, LinkKind, Node, PciBusId, Pcie};
 use hwsim_timing::machine::{Edge, Graph, LinkKind as Kind};
 use hwsim_timing::{Leaf, Machine, Network, Profile, ProfileError, Rate};
+use ringdove::topology::PciAddress;
 use ringdove::topology::graph::{CapacityGraph, NodeId};
+use ringdove::topology::machine::{CLASS_GPU, CLASS_NVSWITCH, Gpu, NvLinks};
+use ringdove::topology::ranks::RankGpu;
 
 /// Points are GPUs, root complexes, PCI switches, and one for all NVSwitches: they are reached by
 /// equal bundles, over which traffic is spread evenly.
@@ -66,6 +69,59 @@ pub(super) fn nvlinks(description: &Description) -> Result<CapacityGraph, Predic
         })?;
     }
     Ok(graph)
+}
+
+/// The GPUs of a node as ranks on them would tell each other, with adapters of so many GB/s.
+pub(super) fn rank_gpus(description: &Description, adapter_gb_per_s: f64) -> Vec<RankGpu> {
+    let address = |id: PciBusId| PciAddress {
+        domain: id.domain.into(),
+        bus: id.bus,
+        device: id.device,
+        function: id.function,
+    };
+    let megabytes = |pcie: Pcie| (pcie.gb_per_s() * 1e3) as u64;
+    let links = description.all_links();
+    let of = |(number, gpu): (usize, &hwsim_machine::description::Gpu)| {
+        let own = Node::Gpu(number);
+        let ends = links.iter().filter(|link| link.kind == LinkKind::NvLink);
+        let others = ends.filter_map(|link| match link.ends {
+            [one, other] if one == own => Some((other, link.count)),
+            [other, one] if one == own => Some((other, link.count)),
+            _ => None,
+        });
+        let nvlinks = others.filter_map(|(other, count)| {
+            let (id, class) = match other {
+                // A part of a machine keeps links to GPUs that it lacks.
+                Node::Gpu(other) => (description.gpus.get(other)?.bus_id, CLASS_GPU),
+                Node::NvSwitch(nth) => (description.nv_switches[nth].bus_id, CLASS_NVSWITCH),
+                Node::RootComplex(_) | Node::Switch(_) => return None,
+            };
+            Some(NvLinks { to: address(id), count, class })
+        });
+        // A PCI switch is two bridges; nothing but their names matters here.
+        let (mut bridges, mut under) = (Vec::new(), gpu.under);
+        while let Node::Switch(nth) = under {
+            let end = |device| PciAddress { domain: 1 << 16, bus: nth as u8, device, function: 0 };
+            bridges.extend([end(1 + number as u8 % 31), end(0)]);
+            under = description.switches[nth].under;
+        }
+        let (major, minor) = gpu.model.compute_capability;
+        let compute = major * 10 + minor;
+        RankGpu {
+            address: address(gpu.bus_id),
+            compute,
+            nvlink_megabytes: Gpu { number: 0, compute, nvlinks: Vec::new() }.nvlink_megabytes(),
+            nvlinks: nvlinks.collect(),
+            adapter_megabytes: (adapter_gb_per_s * 1e3) as u64,
+            pcie_megabytes: megabytes(gpu.pcie),
+            bridges,
+            socket: match under {
+                Node::RootComplex(nth) => nth as u32,
+                _ => 0,
+            },
+        }
+    };
+    description.gpus.iter().enumerate().map(of).collect()
 }
 
 /// Built-in profiles by the compute capability of the GPUs that they describe, and the one for

@@ -32,12 +32,18 @@ use hwsim_timing::{
     Machine, MachineError, ModelError, OpsBudget, Outcome, Profile, ProfileError, Setup,
 };
 use parallel::in_parallel;
-use ringdove::plan::PlanError;
+use ringdove::Settings;
+use ringdove::communicator::pack_forest;
+use ringdove::cost::Model;
+use ringdove::plan::{Forest, PlanError, RingOrder};
 use ringdove::topology::graph::CapacityGraph;
+use ringdove::topology::ranks::{RankGpu, capacities, order_of_nodes};
 use ringdove_figures::plot::PlotError;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 
 /// Spans that a trace keeps: about 100 MB of text.
 const SPANS_MAX: usize = 500_000;
@@ -97,6 +103,10 @@ struct Scene {
     joined_gpus: u32,
     /// The GPUs of a node, and the NVLinks between them: MB/s in each direction.
     nvlinks: CapacityGraph,
+    /// The GPUs of a node, as ranks tell each other of them.
+    gpus: Vec<RankGpu>,
+    /// Packed trees by the number of ranks.
+    forests: Mutex<HashMap<u32, Option<Arc<Forest>>>>,
 }
 
 impl Scene {
@@ -111,7 +121,10 @@ impl Scene {
         let joined_gpus = (0..description.gpus.len()).take_while(joins).count() as u32;
         let nvlinks = machine::nvlinks(description)?;
         let budget = OpsBudget::new(common.ops_max);
-        Ok(Self { machine, profile, budget, joined_gpus, nvlinks })
+        let adapter = common.adapter.unwrap_or(profile.links.adapter.gb_per_s());
+        let gpus = machine::rank_gpus(description, adapter);
+        let forests = Mutex::default();
+        Ok(Self { machine, profile, budget, joined_gpus, nvlinks, gpus, forests })
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {
@@ -122,6 +135,29 @@ impl Scene {
     /// Does NVLink join all of so many ranks of a node?
     fn is_joined(&self, ranks: u32) -> bool {
         ranks <= self.joined_gpus
+    }
+
+    /// The order in which rings pass the first GPUs of a node, as a communicator of theirs has it;
+    /// `None`: that of their numbers.
+    fn ring_order(&self, ranks: u32, over_nvlink: bool) -> Option<RingOrder> {
+        let gpus = self.gpus.get(..ranks as usize)?;
+        order_of_nodes(gpus, ranks, over_nvlink).as_deref().and_then(RingOrder::new)
+    }
+
+    /// What plans cost on the first GPUs of a node, by the model with which communicators choose.
+    fn model(&self, ranks: u32) -> Option<Model> {
+        Model::of(self.gpus.get(..ranks as usize)?, ranks, None).ok()
+    }
+
+    /// The trees that a communicator of the first GPUs of a node packs, if there are any.
+    fn forest(&self, ranks: u32) -> Option<Arc<Forest>> {
+        let mut forests = self.forests.lock().expect("nobody panics with it");
+        let make = || {
+            let graph = capacities(self.gpus.get(..ranks as usize)?, ranks).ok()?;
+            let trees = pack_forest(&graph, None, Settings::default().store_blocks).ok()?;
+            Some(Arc::new(trees))
+        };
+        forests.entry(ranks).or_insert_with(make).clone()
     }
 
     /// The notice in every output.

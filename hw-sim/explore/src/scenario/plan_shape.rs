@@ -311,6 +311,7 @@ impl Shape {
             stores: self.by_stores && self.algorithm != Algorithm::AllPairs,
             ranks_per_node: self.node_ranks,
             group_ranks: self.ranks,
+            order: None,
             forest: None,
         };
         choice.set_slice_bytes(if is_whole { slot_bytes } else { self.slice_bytes });

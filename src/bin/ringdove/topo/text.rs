@@ -123,7 +123,8 @@ pub fn rings(own: &Ring, best: Option<&Ring>) -> String {
     if let Some(best) = best.filter(|best| best.megabytes > own.megabytes) {
         let order = list(&best.gpus);
         let _ = writeln!(out, "Ring {order}: narrowest link {}", narrowest(best));
-        let _ = writeln!(out, "  CUDA_VISIBLE_DEVICES={order} makes the rings of collectives so");
+        let _ = writeln!(out, "  Communicators order their rings so (RINGDOVE_RING_ORDER=links);");
+        let _ = writeln!(out, "  CUDA_VISIBLE_DEVICES={order} does it for other programs");
     }
     out
 }

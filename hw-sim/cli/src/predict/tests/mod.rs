@@ -2,6 +2,7 @@
 
 mod a100;
 mod commands;
+mod cost;
 mod low_latency;
 mod readme;
 mod trees;

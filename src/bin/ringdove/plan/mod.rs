@@ -1,5 +1,8 @@
 //! `ringdove plan`: the plan that a communicator chooses for a collective, proved, as text or as a
-//! file; and whether a plan in a file holds what it promises.
+//! file; what each candidate would cost on a machine; and whether a plan in a file holds what it
+//! promises.
+
+mod explain;
 
 use clap::{Args, Subcommand};
 use ringdove::plan::{
@@ -48,10 +51,12 @@ struct Wanted {
     /// Bytes of each rank's data; of its part, where there are parts
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     bytes: usize,
-    /// Ranks
+    /// Ranks; of a machine, as many as it has GPUs
     #[arg(short = 'n', long, value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..=64))]
-    ranks: u32,
+    ranks: Option<u32>,
+    #[command(flatten)]
+    on: explain::Where,
     /// Ranks of each node, where there are several
     #[arg(long, value_name = "COUNT")]
     ranks_per_node: Option<u32>,
@@ -100,7 +105,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
 fn show(collective: Collective, wanted: &Wanted) -> Result<(), String> {
     let request = CollectiveRequest {
         collective,
-        rank_count: wanted.ranks,
+        rank_count: explain::ranks_of(wanted)?,
         bytes: wanted.bytes as u64,
         element_bytes: wanted.element,
         reduce_op: ReduceOp::Sum,
@@ -108,7 +113,17 @@ fn show(collective: Collective, wanted: &Wanted) -> Result<(), String> {
         registered: wanted.registered,
     };
     let settings = Settings::from_env().map_err(|error| error.to_string())?;
-    let choice = select(&request, &limits(wanted, &settings)).map_err(|error| error.to_string())?;
+    let choice = match wanted.on.is_given() {
+        true => {
+            let (choice, said) = wanted.on.explain(&request, settings)?;
+            super::say(&format!("{said}\n"))?;
+            choice
+        }
+        false => {
+            let limits = limits(wanted, request.rank_count, &settings);
+            select(&request, &limits).map_err(|error| error.to_string())?
+        }
+    };
     super::say(&format!("{}\n", described(&choice)))?;
     if !is_proved(&choice) {
         return Err("plans of so many ranks are not proved as a whole".to_owned());
@@ -123,9 +138,9 @@ fn show(collective: Collective, wanted: &Wanted) -> Result<(), String> {
 }
 
 /// What a communicator has whose GPUs reach each other's memory.
-fn limits(wanted: &Wanted, settings: &Settings) -> Limits {
-    let per_node = wanted.ranks_per_node.filter(|ranks| *ranks < wanted.ranks);
-    let is_even = per_node.is_none_or(|ranks| ranks > 0 && wanted.ranks.is_multiple_of(ranks));
+fn limits(wanted: &Wanted, all: u32, settings: &Settings) -> Limits {
+    let per_node = wanted.ranks_per_node.filter(|ranks| *ranks < all);
+    let is_even = per_node.is_none_or(|ranks| ranks > 0 && all.is_multiple_of(ranks));
     Limits {
         // LL messages go between nodes where words stay together, which is not known here.
         low_latency_bytes: if per_node.is_none() { settings.low_latency_bytes } else { 0 },

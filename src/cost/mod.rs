@@ -1,0 +1,156 @@
+//! A model of what a plan costs, for the choice between plans and to explain it.
+//!
+//! A plan's blocks walk their programs against a machine's [`Ways`] with the constants of a
+//! [`Profile`]: each pass costs a fixed time and its bytes at a block's rate; a doorbell goes to the
+//! engine of its rank, which serves one after the other; a message takes the links of its way, each
+//! of which carries one message after the other at its rate; a signal follows its data after the
+//! latency of its way and engine. What comes first is played first. Of a plan of many rounds a few
+//! are played, and the others last as long as those.
+//!
+//! It leaves out what decides little: doorbells that a proxy merges, full rings, shares of flows on
+//! one link, the parts of a device engine. `hwsim predict` has these; a test compares the order in
+//! which both see plans (rank correlation over sizes and machines, `hw-sim/cli`). All times are
+//! modelled, whatever machine they are printed on.
+//!
+//! * [`profile`]: constants with units and sources, in files
+//! * [`ways`]: links between ranks' GPUs
+//! * `run`: one run of a plan
+
+pub mod profile;
+mod run;
+#[cfg(test)]
+mod tests;
+pub mod ways;
+
+pub use profile::Profile;
+pub use run::{Moved, Span};
+pub use ways::Ways;
+
+use crate::error::Result;
+use crate::plan::{Choice, build};
+use crate::topology::ranks::RankGpu;
+
+/// Rounds of a plan that are played as a whole.
+const ROUNDS_MAX: u32 = 6;
+/// Rounds that stand for those of a longer plan: what one more costs is the difference.
+const ROUNDS_PLAYED: [u32; 2] = [4, 6];
+
+/// What a plan costs in the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// µs from the call to the end of the last block.
+    pub us: f64,
+    /// What is busy for the most of the time.
+    pub limit: Limit,
+}
+
+/// What limits a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Limit {
+    /// Nothing is busy for half of the time.
+    Latency,
+    /// A block of a GPU, for this share of the time.
+    Blocks(f64),
+    /// An engine.
+    Engine(f64),
+    /// A link.
+    Link(String, f64),
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Latency => f.write_str("latency"),
+            Self::Blocks(share) => write!(f, "blocks {:.0} %", share * 100.0),
+            Self::Engine(share) => write!(f, "issue {:.0} %", share * 100.0),
+            Self::Link(name, share) => write!(f, "{name} {:.0} %", share * 100.0),
+        }
+    }
+}
+
+/// Another plan is taken where the model gives it this share of the time of what the table of
+/// selection chooses, or less: the model errs by about as much.
+const SHARE_MAX: f64 = 0.9;
+
+/// A machine in the model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Its constants.
+    pub profile: Profile,
+    /// Its links.
+    pub ways: Ways,
+}
+
+impl Model {
+    /// That of ranks with these GPUs, so many on each node; without a profile, with the built-in one
+    /// for the first GPU.
+    ///
+    /// # Errors
+    /// As [`Ways::new`].
+    pub fn of(gpus: &[RankGpu], per_node: u32, profile: Option<Profile>) -> Result<Self> {
+        let fitting = || Profile::built_in(gpus.first().map_or("v100", Profile::for_gpu));
+        let profile = profile.map_or_else(fitting, Ok)?;
+        Ok(Self { ways: Ways::new(gpus, per_node, &profile)?, profile })
+    }
+
+    /// What a choice costs; `None` for another number of ranks than the machine has.
+    pub fn predict(&self, choice: &Choice, moved: Moved) -> Option<Prediction> {
+        predict(choice, &self.profile, &self.ways, moved)
+    }
+
+    /// Of candidates, of which the first is what the table of selection has: the one that costs least,
+    /// if it is so much better than the first that it is taken; of equals, the first.
+    pub fn choose(&self, candidates: &[Choice], moved: Moved) -> usize {
+        let costs = |(nth, choice)| Some((nth, self.predict(choice, moved)?.us));
+        let all: Vec<(usize, f64)> = candidates.iter().enumerate().filter_map(costs).collect();
+        let best = all.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        match (all.first(), best) {
+            (Some((0, table)), Some((nth, us))) if *us <= SHARE_MAX * table => *nth,
+            _ => 0,
+        }
+    }
+}
+
+/// Predicts what a choice costs; `None` where there are no ways between so many ranks.
+fn predict(choice: &Choice, profile: &Profile, ways: &Ways, moved: Moved) -> Option<Prediction> {
+    if choice.request.rank_count != ways.rank_count() {
+        return None;
+    }
+    let play = |choice: &Choice| run::run(&build(choice), profile, ways, moved, false);
+    if choice.rounds <= ROUNDS_MAX {
+        let run = play(choice);
+        return Some(Prediction { us: run.end, limit: limit(&run, ways) });
+    }
+    let [few, more] = ROUNDS_PLAYED.map(|rounds| {
+        let mut short = choice.clone();
+        short.request.bytes = u64::from(rounds) * choice.round_bytes();
+        short.set_slice_bytes(choice.slice_bytes);
+        play(&short)
+    });
+    let [from, to] = ROUNDS_PLAYED.map(f64::from);
+    let rounds = choice.request.bytes as f64 / choice.round_bytes() as f64;
+    let us = more.end + (more.end - few.end) / (to - from) * (rounds - to);
+    Some(Prediction { us, limit: limit(&more, ways) })
+}
+
+/// The messages of a plan, and the links that carry them when, with the time at which all is done.
+pub fn spans(choice: &Choice, profile: &Profile, ways: &Ways, moved: Moved) -> (Vec<Span>, f64) {
+    let run = run::run(&build(choice), profile, ways, moved, true);
+    (run.spans, run.end)
+}
+
+fn limit(run: &run::Run, ways: &Ways) -> Limit {
+    let share = |busy: f64| if run.end > 0.0 { busy / run.end } else { 0.0 };
+    let busiest = (0..).zip(&run.links).max_by(|a, b| a.1.total_cmp(b.1));
+    let link = busiest.map_or(Limit::Latency, |(number, busy)| {
+        Limit::Link(ways.name(ways::LinkId(number)).to_owned(), share(*busy))
+    });
+    let of_link = busiest.map_or(0.0, |(_, busy)| *busy);
+    let all = [
+        (of_link, link),
+        (run.engine, Limit::Engine(share(run.engine))),
+        (run.block, Limit::Blocks(share(run.block))),
+    ];
+    let most = all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three");
+    if share(most.0) < 0.5 { Limit::Latency } else { most.1 }
+}

@@ -1,0 +1,107 @@
+//! `ringdove plan --machine`: candidates for a collective, what each would cost, and the choice.
+
+mod hardware;
+
+use hardware::{hwsim, is_real, run_bounded, tool};
+use std::path::Path;
+use std::process::Command;
+
+/// True, with a word about it, on real hardware.
+fn cannot_run() -> bool {
+    let real = is_real();
+    if real {
+        tally::skip("virtual-only", "this test starts its own virtual machines");
+    }
+    real
+}
+
+/// The topology file of a virtual machine.
+fn export(machine: &str, file: &Path) {
+    let mut command = hwsim();
+    command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
+    command.args(["topo", "--export"]).arg(file);
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "{output}");
+}
+
+fn plan(arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(tool("ringdove"));
+    command.arg("plan").args(arguments);
+    let (status, output) = run_bounded(command);
+    if status.success() { Ok(output) } else { Err(output) }
+}
+
+/// If this fails, a user is told of another choice than the one that a communicator makes, or not
+/// what limits it.
+#[test]
+fn candidates_are_listed_with_their_times_and_the_choice() {
+    if cannot_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (mesh, switched, box_of_pcie) = (path("dgx1v.xml"), path("a100.xml"), path("pcie4.xml"));
+    export("dgx1v", Path::new(&mesh));
+    export("dgx-a100", Path::new(&switched));
+    export("pcie4", Path::new(&box_of_pcie));
+    let explained = |machine: &str, more: &[&str]| {
+        plan(&[&["all-reduce", "--machine", machine], more].concat())
+    };
+
+    let text = explained(&mesh, &["-b", "16M"]).unwrap();
+    assert!(text.contains("all times are modelled, profile v100"), "{text}");
+    assert!(text.contains("in the order 0 3 2 1 5 6 7 4"), "{text}");
+    let taken = text.lines().find(|line| line.starts_with("* packed trees")).expect(&text);
+    assert!(taken.contains("NVLink") || taken.contains("blocks"), "{taken}");
+    assert!(text.contains("  ring staged"), "{text}");
+    assert!(text.contains("proved: every output"), "{text}");
+    let small = explained(&mesh, &["-b", "8K"]).unwrap();
+    assert!(small.lines().any(|line| line.starts_with("* all pairs")), "{small}");
+
+    let text = explained(&switched, &["-b", "16M"]).unwrap();
+    assert!(text.contains("profile a100") && text.contains("* two-shot, stores"), "{text}");
+    let text = explained(&box_of_pcie, &["-b", "16M", "--profile", "pcie4"]).unwrap();
+    assert!(text.contains("* ring staged") && text.contains("PCI"), "{text}");
+    assert!(!text.contains("packed trees"), "{text}");
+
+    // A part of the machine, another candidate, and a drawing.
+    let drawing = path("ring.svg");
+    let part = ["-b", "4M", "--gpus", "0,1,4,5,7", "--algorithm", "ring staged", "--svg", &drawing];
+    let text = explained(&mesh, &part).unwrap();
+    assert!(text.contains("all-reduce of 4 MiB among 5 ranks: ring staged"), "{text}");
+    let drawn = std::fs::read_to_string(&drawing).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("modelled"), "{drawn:.300}");
+}
+
+/// If this fails, a mistake in a file or a flag ends in a panic, or in another machine's plan.
+#[test]
+fn what_cannot_be_explained_is_refused_with_the_reason() {
+    if cannot_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let machine = path("pcie4.xml");
+    export("pcie4", Path::new(&machine));
+    let (profile, broken) = (path("mine.toml"), path("broken.xml"));
+    std::fs::write(&profile, "name = \"mine\"\nsummary = \"\"\n").unwrap();
+    std::fs::write(&broken, "<system version=\"1\"><cpu>").unwrap();
+    for (arguments, reasons) in [
+        (vec!["-b", "1M", "--machine", "/nowhere.xml"], ["/nowhere.xml", "No such file"]),
+        (vec!["-b", "1M", "--machine", &broken], ["broken.xml", "line 1"]),
+        (vec!["-b", "1M", "--machine", &machine, "--profile", "x"], ["profile x", "v100 a100"]),
+        (
+            vec!["-b", "1M", "--machine", &machine, "--profile", &profile],
+            ["mine.toml", "`launch` is missing"],
+        ),
+        (vec!["-b", "1M", "--machine", &machine, "--gpus", "0,9"], ["no GPU", "9"]),
+        (vec!["-b", "1M", "--machine", &machine, "-n", "3"], ["--ranks 3", "4"]),
+        (vec!["-b", "1M", "--machine", &machine, "--algorithm", "x"], ["--algorithm", "doubling"]),
+        (vec!["-b", "1M", "--machine", &machine, "--nodes", "32"], ["up to 64 ranks", "128"]),
+        (vec!["-b", "1M"], ["--ranks", "--machine"]),
+    ] {
+        let text = plan(&[&["all-reduce"][..], &arguments].concat()).expect_err("refused");
+        let all = reasons.iter().all(|reason| text.contains(reason));
+        assert!(all && !text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
