@@ -1,6 +1,7 @@
 //! Mutants: device code with one ordering removed or weakened. Whatever the protocol relies on,
 //! some scenario must miss; what none misses needs a reason.
 
+pub mod host;
 mod reasons;
 
 use std::collections::{BTreeMap, BTreeSet};
