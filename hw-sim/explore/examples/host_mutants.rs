@@ -3,7 +3,7 @@
 //! `target/host-mutants`, weakens all sites there, builds that copy once, and runs it with each
 //! mutant in force: scenarios, unit tests of the library, and jobs on virtual hardware.
 
-use hwsim_explore::mutant::host::{MODULE, SITES, VARIABLE, rewrite};
+use hwsim_explore::mutant::host::{MODULE, Site, VARIABLE, rewrite, sites};
 use hwsim_explore::scenario::run;
 use hwsim_explore::{Kernels, Options, Scenario};
 use std::collections::BTreeSet;
@@ -28,19 +28,40 @@ const TRIED: [(Scenario, u64); 11] = [
 /// Unit tests that are run: those of these modules.
 const MODULES: [&str; 4] = ["engine::", "ring::", "shared::", "transport::"];
 
-/// Jobs on virtual hardware: the name, and arguments of `hwsim run` and of `ringdove perf`.
-const JOBS: [(&str, &[&str], &[&str]); 2] = [
-    (
-        "one node",
-        &["--machine", "pcie4"],
-        &["-g", "4", "-b", "8", "-e", "1M", "-f", "16", "-n", "5", "-w", "1"],
-    ),
-    (
-        "two nodes",
-        &["--machine", "pcie4 x 2", "--procs", "2"],
-        &["-g", "1", "-b", "8", "-e", "1M", "-f", "16", "-n", "5", "-w", "1"],
-    ),
+/// A job on virtual hardware.
+struct Job {
+    name: &'static str,
+    of_hwsim: &'static [&'static str],
+    settings: &'static [(&'static str, &'static str)],
+    of_perf: &'static [&'static str],
+}
+
+const NODES: &[&str] = &["--machine", "pcie4 x 2", "--procs", "2"];
+const SIZES: &[&str] = &["-b", "8", "-e", "1M", "-f", "16", "-n", "5", "-w", "1"];
+
+const JOBS: [Job; 4] = [
+    Job {
+        name: "one node",
+        of_hwsim: &["--machine", "pcie4"],
+        settings: &[("RINGDOVE_STORES", "never")],
+        of_perf: &["-g", "4"],
+    },
+    Job { name: "two nodes", of_hwsim: NODES, settings: &[], of_perf: &["-g", "2"] },
+    Job {
+        name: "two nodes, short queues, immediate data",
+        of_hwsim: NODES,
+        settings: &[("RINGDOVE_VERBS_ORDER", "immediate"), ("RINGDOVE_QUEUE_DEPTH", "16")],
+        of_perf: &["-g", "1"],
+    },
+    Job {
+        name: "device engines",
+        of_hwsim: &["--machine", "ark", "--procs", "2"],
+        settings: &[("RINGDOVE_ENGINE", "device")],
+        of_perf: &["-g", "1"],
+    },
 ];
+
+const GAP: &str = "gap: nobody notices";
 
 const HEAD: &str = "\
 # Mutants of the host's code
@@ -90,33 +111,30 @@ struct Built {
     tree: PathBuf,
     probe: PathBuf,
     tests: PathBuf,
-    target: PathBuf,
+    tool: PathBuf,
     hwsim: PathBuf,
 }
 
 fn print_table() -> Result<(), String> {
-    let built = Built::new()?;
+    let sites = sites()?;
+    let built = Built::new(&sites)?;
     if let Some(seen) = built.notices(0)? {
         return Err(format!("something goes wrong without a mutant: {seen}"));
     }
     println!("{HEAD}");
-    for (number, site) in (1..).zip(SITES) {
+    for (number, site) in (1..).zip(&sites) {
         let seen = built.notices(number)?;
-        let verdict = match (&seen, site.reason) {
-            (Some(seen), _) => seen.clone(),
-            (None, Some(reason)) => reason.to_owned(),
-            (None, None) => "gap: nobody notices".to_owned(),
-        };
+        let verdict = seen.unwrap_or_else(|| site.reason.unwrap_or(GAP).to_owned());
         println!("| `{}` | {} | {verdict} |", site.file, site.what);
     }
     Ok(())
 }
 
 impl Built {
-    fn new() -> Result<Self, String> {
+    fn new(sites: &[Site]) -> Result<Self, String> {
         let tree = PathBuf::from("target/host-mutants");
         let target = std::path::absolute("target").map_err(|error| error.to_string())?;
-        copy_tree(&tree)?;
+        copy_tree(&tree, sites)?;
         let build = |arguments: &[&str]| {
             let mut command = Command::new("cargo");
             command.current_dir(&tree).env("CARGO_TARGET_DIR", &target).args(arguments);
@@ -141,7 +159,7 @@ impl Built {
         if !hwsim.exists() {
             return Err("build hwsim and its libraries first: cargo build --release".to_owned());
         }
-        Ok(Self { tree, probe, tests, target: kept, hwsim })
+        Ok(Self { tree, probe, tests, tool: kept, hwsim })
     }
 
     /// What goes wrong with this mutant in force.
@@ -165,10 +183,11 @@ impl Built {
             let name = failed.and_then(|line| line.strip_prefix("test "));
             return Ok(Some(format!("test `{}`", name.unwrap_or("that hangs"))));
         }
-        for (name, of_hwsim, of_perf) in JOBS {
+        for Job { name, of_hwsim, settings, of_perf } in JOBS {
             let mut job = command(&self.hwsim);
-            job.arg("run").args(of_hwsim).arg("--").arg(&self.target).args(["perf", "all-reduce"]);
-            job.args(of_perf).env("RINGDOVE_TIMEOUT_MS", "20000");
+            job.arg("run").args(of_hwsim).arg("--").arg(&self.tool).args(["perf", "all-reduce"]);
+            job.args(of_perf).args(SIZES).env("RINGDOVE_TIMEOUT_MS", "20000");
+            job.envs(settings.iter().copied());
             let ended = output(&mut job)?;
             if !ended.status.success() {
                 return Ok(Some(format!("perf, {name}")));
@@ -179,14 +198,14 @@ impl Built {
 }
 
 /// All tracked files, those with sites changed. A file that is as it was stays untouched.
-fn copy_tree(tree: &Path) -> Result<(), String> {
+fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
     let listed = Command::new("git").arg("ls-files").output().map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let with_sites: BTreeSet<&str> = SITES.iter().map(|site| site.file).collect();
+    let with_sites: BTreeSet<&str> = sites.iter().map(|site| site.file).collect();
     for name in listed.lines() {
         let Ok(bytes) = std::fs::read(name) else { continue };
         let bytes = match (with_sites.contains(name), name) {
-            (true, _) => rewrite(name, text_of(name, bytes)?)?.into_bytes(),
+            (true, _) => rewrite(sites, name, &text_of(name, bytes)?)?.into_bytes(),
             (false, "src/lib.rs") => {
                 format!("{}pub mod host_mutant;\n", text_of(name, bytes)?).into_bytes()
             }

@@ -42,6 +42,8 @@ pub enum HostMutant {
     Tail,
     /// A transport raises signals with no regard to the data before (R9).
     Signal,
+    /// `engine::Watch::record`: the acquire load of a record's state (R10).
+    Record,
 }
 
 impl HostMutant {
@@ -51,7 +53,7 @@ impl HostMutant {
             Self::FirstWord => word.is_multiple_of(2),
             Self::SecondWord => !word.is_multiple_of(2),
             Self::BothWords => true,
-            Self::Tail | Self::Signal => false,
+            Self::Tail | Self::Signal | Self::Record => false,
         }
     }
 }

@@ -18,8 +18,8 @@
 //! Real: the committed PTX of the executor, of users' calls and of experts' kernels;
 //! `ringdove::engine::Proxy` with its ring, routes and commands; `ringdove::plan`, of which the
 //! scenarios of collectives and groups build, prove and encode plans; the layouts, and those of
-//! experts' groups. Simulated: transports, time, and the host around them; the host's look at the
-//! record repeats what `engine::Watch` does. Other scenarios have plans that are written here by
+//! experts' groups; `ringdove::engine::Watch`, which looks at records. Simulated: transports, time,
+//! and the host around them. Other scenarios have plans that are written here by
 //! hand. Not yet here: device engines, connections that are made and broken, communicators that are
 //! created, split and dropped.
 

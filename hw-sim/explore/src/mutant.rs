@@ -60,12 +60,13 @@ pub type Verdict = Result<(Scenario, u64), &'static str>;
 
 /// Orderings of the host's code, and what becomes of each that is weakened: a scenario and a seed
 /// that notice it, or why none does.
-pub const HOST: [(HostMutant, Verdict); 5] = [
+pub const HOST: [(HostMutant, Verdict); 6] = [
     (HostMutant::FirstWord, Err(ONE_WORD)),
     (HostMutant::SecondWord, Err(ONE_WORD)),
     (HostMutant::BothWords, Ok((Scenario::Ring, 0))),
     (HostMutant::Tail, Ok((Scenario::Ring, 0))),
     (HostMutant::Signal, Ok((Scenario::Ring, 0))),
+    (HostMutant::Record, Ok((Scenario::Expiry, 0))),
 ];
 
 const ONE_WORD: &str = "equivalent in this model: both words are stored behind the same fence, so \

@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
             self.groups.push(group);
             let communicator = self.ranks[rank].communicator;
             let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.memory, &communicator, abort_words.clone());
+            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
             self.world.add_rank(engine, host, communicator.record_claim);
         }
         self.draw_steps();

@@ -495,7 +495,7 @@ impl<'a> Setup<'a> {
             let routes = std::mem::take(&mut self.routes[rank]);
             let communicator = self.ranks[rank].communicator;
             let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.memory, &communicator, abort_words.to_vec());
+            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.to_vec());
             self.world.add_rank(engine, host, communicator.record_claim);
             if traffic == Traffic::User {
                 for launch in 0..launches {
