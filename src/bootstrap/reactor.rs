@@ -11,7 +11,7 @@
 //! The thread starts with its first task. It ends when nobody holds it and its last tasks, each of
 //! which is bounded in time, are done.
 
-use super::net::{Event, Net, TaskId, panic_text};
+use super::net::{Event, Net, TaskId, Wire, panic_text};
 use super::timers::Timers;
 use crate::error::{BootstrapError, Error, Result};
 use mio::{Events, Waker};
@@ -25,19 +25,19 @@ use std::time::{Duration, Instant};
 /// Something that lives on the I/O thread: a root, or a rank. Nothing in it may wait.
 pub(super) trait Task: Send {
     /// The task is in the hands of the thread.
-    fn start(&mut self, net: &mut Net);
+    fn start(&mut self, net: &mut dyn Wire);
     /// Something happened on one of its connections.
-    fn event(&mut self, net: &mut Net, event: Event);
+    fn event(&mut self, net: &mut dyn Wire, event: Event);
     /// Its owner wants something.
-    fn request(&mut self, net: &mut Net, request: Request);
+    fn request(&mut self, net: &mut dyn Wire, request: Request);
     /// Events were handled, or the deadline has passed.
-    fn tick(&mut self, net: &mut Net);
+    fn tick(&mut self, net: &mut dyn Wire);
     /// When `tick` must come at the latest.
     fn deadline(&self) -> Option<Instant>;
     /// The task can be forgotten; its connections say farewell.
     fn is_finished(&self) -> bool;
     /// Something in it panicked. It passes the error to whom it concerns, and is removed.
-    fn broken(&mut self, net: &mut Net, what: String);
+    fn broken(&mut self, net: &mut dyn Wire, what: String);
 }
 
 /// Makes the bytes of a report to the parent, on the I/O thread.

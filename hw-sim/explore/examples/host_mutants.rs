@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Scenarios that run the engine, and seeds of each.
-const TRIED: [(Scenario, u64); 11] = [
+const TRIED: [(Scenario, u64); 13] = [
     (Scenario::Ring, 30),
     (Scenario::Grants, 20),
     (Scenario::Collectives, 40),
@@ -23,6 +23,8 @@ const TRIED: [(Scenario, u64); 11] = [
     (Scenario::GroupsFaults, 12),
     (Scenario::Expiry, 10),
     (Scenario::Graphs, 2),
+    (Scenario::Device, 20),
+    (Scenario::DeviceFaults, 20),
 ];
 
 /// Unit tests that are run: those of these modules.
@@ -37,7 +39,7 @@ struct Job {
 }
 
 const NODES: &[&str] = &["--machine", "pcie4 x 2", "--procs", "2"];
-const SIZES: &[&str] = &["-b", "8", "-e", "1M", "-f", "16", "-n", "5", "-w", "1"];
+const SIZES: &[&str] = &["-b", "8", "-e", "256K", "-f", "32", "-n", "2", "-w", "0"];
 
 const JOBS: [Job; 4] = [
     Job {
@@ -152,14 +154,18 @@ impl Built {
         let tests = executable(&build(&tests)?, "ringdove")?;
         let tool = ["build", "--release", "-p", "ringdove", "--bin", "ringdove", json];
         let tool = executable(&build(&tool)?, "ringdove")?;
-        // The next build of this tree would replace it.
-        let kept = target.join("host-mutants/ringdove");
-        std::fs::copy(tool, &kept).map_err(|error| error.to_string())?;
+        // The next build of this tree would replace them.
+        let keep = |from: PathBuf, name: &str| {
+            let kept = target.join("host-mutants").join(name);
+            std::fs::copy(from, &kept).map_err(|error| error.to_string())?;
+            Ok::<_, String>(kept)
+        };
+        let (tool, probe) = (keep(tool, "ringdove")?, keep(probe, "probe")?);
         let hwsim = target.join("release/hwsim");
         if !hwsim.exists() {
             return Err("build hwsim and its libraries first: cargo build --release".to_owned());
         }
-        Ok(Self { tree, probe, tests, tool: kept, hwsim })
+        Ok(Self { tree, probe, tests, tool, hwsim })
     }
 
     /// What goes wrong with this mutant in force.
@@ -171,11 +177,6 @@ impl Built {
             command
         };
         let output = |command: &mut Command| command.output().map_err(|error| error.to_string());
-        let probed = output(command(&self.probe).arg("probe"))?;
-        let text = String::from_utf8_lossy(&probed.stdout).trim().to_owned();
-        if !text.is_empty() || !probed.status.success() {
-            return Ok(Some(if text.is_empty() { "a scenario hangs".to_owned() } else { text }));
-        }
         let tested = output(command(&self.tests).args(MODULES))?;
         if !tested.status.success() {
             let text = String::from_utf8_lossy(&tested.stdout);
@@ -183,10 +184,15 @@ impl Built {
             let name = failed.and_then(|line| line.strip_prefix("test "));
             return Ok(Some(format!("test `{}`", name.unwrap_or("that hangs"))));
         }
+        let probed = output(command(&self.probe).arg("probe"))?;
+        let text = String::from_utf8_lossy(&probed.stdout).trim().to_owned();
+        if !text.is_empty() || !probed.status.success() {
+            return Ok(Some(if text.is_empty() { "a scenario hangs".to_owned() } else { text }));
+        }
         for Job { name, of_hwsim, settings, of_perf } in JOBS {
             let mut job = command(&self.hwsim);
             job.arg("run").args(of_hwsim).arg("--").arg(&self.tool).args(["perf", "all-reduce"]);
-            job.args(of_perf).args(SIZES).env("RINGDOVE_TIMEOUT_MS", "20000");
+            job.args(of_perf).args(SIZES).env("RINGDOVE_TIMEOUT_MS", "5000");
             job.envs(settings.iter().copied());
             let ended = output(&mut job)?;
             if !ended.status.success() {
