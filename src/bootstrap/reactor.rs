@@ -176,6 +176,8 @@ impl Loop {
                     self.guarded(id, |task, net| task.start(net));
                 }
                 Ok(Inbound::Request(id, request)) => {
+                    // A neighbour that has just come gets the news of a task that ends now.
+                    self.tell();
                     self.guarded(id, |task, net| task.request(net, request));
                 }
                 Err(TryRecvError::Empty) => return false,
@@ -184,11 +186,16 @@ impl Loop {
         }
     }
 
-    fn dispatch(&mut self) {
+    /// Tells tasks what has happened on their connections.
+    fn tell(&mut self) {
         // Tasks answer events with new ones only through the network, so this ends.
         while let Some((id, event)) = self.net.event() {
             self.guarded(id, |task, net| task.event(net, event));
         }
+    }
+
+    fn dispatch(&mut self) {
+        self.tell();
         self.touched.extend(self.timers.expired(self.net.now));
         for id in std::mem::take(&mut self.touched) {
             self.guarded(id, |task, net| task.tick(net));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Scenarios that run the engine, and seeds of each.
-const TRIED: [(Scenario, u64); 13] = [
+const TRIED: [(Scenario, u64); 15] = [
     (Scenario::Ring, 30),
     (Scenario::Grants, 20),
     (Scenario::Collectives, 40),
@@ -25,6 +25,8 @@ const TRIED: [(Scenario, u64); 13] = [
     (Scenario::Graphs, 2),
     (Scenario::Device, 20),
     (Scenario::DeviceFaults, 20),
+    (Scenario::Members, 60),
+    (Scenario::MembersFaults, 400),
 ];
 
 /// Unit tests that are run: those of these modules.

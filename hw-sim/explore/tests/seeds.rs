@@ -95,7 +95,7 @@ fn a_seed_replays_exactly() {
         let first = run(&kernels, &options).map_err(|failure| failure.to_string());
         let second = run(&kernels, &options).map_err(|failure| failure.to_string());
         assert_eq!(first, second);
-        assert!(first.unwrap().instructions > 0);
+        assert!(first.unwrap().turns > 0);
         // By its own name, too: that is what is printed.
         assert_eq!(Options::draw(options.scenario, seed), options);
     }

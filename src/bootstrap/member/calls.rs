@@ -25,7 +25,13 @@ pub(super) struct Calling {
 
 impl Member {
     /// The owner calls.
-    pub(super) fn begin(&mut self, net: &mut dyn Wire, call: Call, bytes: Vec<u8>, deadline: Instant) {
+    pub(super) fn begin(
+        &mut self,
+        net: &mut dyn Wire,
+        call: Call,
+        bytes: Vec<u8>,
+        deadline: Instant,
+    ) {
         self.calling = Some(Calling { call, since: net.now(), deadline, timeout_sent: false });
         self.contribute(net, call, bytes);
     }
@@ -197,7 +203,13 @@ impl Member {
     }
 
     /// Somebody's time is over: the top knows for whom they waited.
-    pub(super) fn expired(&mut self, net: &mut dyn Wire, sequence: u64, call: Call, waited: Duration) {
+    pub(super) fn expired(
+        &mut self,
+        net: &mut dyn Wire,
+        sequence: u64,
+        call: Call,
+        waited: Duration,
+    ) {
         // Contributions that came in with the same batch of events count.
         self.pass_on(net);
         if self.finished || sequence != self.collect.sequence() {

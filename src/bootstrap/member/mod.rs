@@ -287,7 +287,13 @@ impl Member {
     }
 
     /// Somebody with the secret came to our listener.
-    fn child_came(&mut self, net: &mut dyn Wire, at: ConnectionId, hello: Hello, address: SocketAddr) {
+    fn child_came(
+        &mut self,
+        net: &mut dyn Wire,
+        at: ConnectionId,
+        hello: Hello,
+        address: SocketAddr,
+    ) {
         let rank = hello.rank;
         // Before our own Welcome has come we cannot judge, and take whoever holds the secret.
         let expected = self.tree.is_none_or(|tree| tree.children(self.me()).contains(&rank.0));

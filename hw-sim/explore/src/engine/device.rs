@@ -144,7 +144,8 @@ impl EngineMemory for Reach<'_> {
             let is_weak = self.devices.manner.mutant.is_some_and(|it| it.weakens(word));
             let order = if is_weak { Ordering::Relaxed } else { Ordering::Acquire };
             let (mut bytes, place) = ([0; 8], at + 8 * word as u64);
-            let read = self.devices.memory.read(self.agent(), place, 8, strength(order), &mut bytes);
+            let read =
+                self.devices.memory.read(self.agent(), place, 8, strength(order), &mut bytes);
             read.expect("the ring was allocated");
             u64::from_le_bytes(bytes)
         })
@@ -227,7 +228,8 @@ pub fn device_engines(
         made.map_err(|error| error.to_string())?;
         let bar = File::options().read(true).write(true).open(&resource);
         let candidate = Candidate { name: engine.name.clone(), resource };
-        let need = Need { peers: count as u64, lanes: 1, signals: 1, windows: 1, ..Need::default() };
+        let need =
+            Need { peers: count as u64, lanes: 1, signals: 1, windows: 1, ..Need::default() };
         let channel = claim(&[candidate], &need).map_err(|error| error.to_string())?;
         let served = model.serve(number, 0, bar.map_err(|error| error.to_string())?);
         served.map_err(|error| error.to_string())?;

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::rank::Rank;
 use super::transport::{Queues, Submitted};
 use super::{ANY_BYTES, HostMutant, Manner, Route, strength};
+use crate::rank::Rank;
 
 /// Pieces in which a lane moves data, where it moves it piece by piece.
 const PIECE_BYTES: u64 = 64;

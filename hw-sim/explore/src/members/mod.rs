@@ -22,7 +22,9 @@ use wires::{Item, Port, Wires};
 use crate::world::Stats;
 
 /// How long ranks wait for one another.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Events within such a time may come in one batch.
+const BATCH: Duration = Duration::from_millis(1);
 /// By then all is over, the minute included for which a rank serves others that are late.
 const END: Duration = Duration::from_secs(400);
 /// Steps of a run, at most; thousands are usual.
@@ -60,6 +62,7 @@ struct Node {
     process: usize,
     job: Job,
     staged: Staged,
+    is_root: bool,
     /// It has something to look at.
     is_touched: bool,
 }
@@ -152,7 +155,9 @@ impl<'a> Run<'a> {
             }
             self.strike();
             self.act()?;
-            self.tick();
+            if self.tick() {
+                continue;
+            }
             if self.is_over() && !self.recover() {
                 return self.check().map(|()| self.stats);
             }
@@ -216,7 +221,8 @@ impl<'a> Run<'a> {
         let root = Self::address(job, None);
         if rank == 0 {
             let staged = Staged::root(root, self.shape.fan_out, now);
-            self.add(root, None, Node { process, job, staged, is_touched: true });
+            let node = Node { process, job, staged, is_root: true, is_touched: true };
+            self.add(root, None, node);
         }
         let odd = self.shape.strike == Some(Strike::Disagrees { rank: process as u32 });
         let value = if odd && job == Job::World { "another" } else { "equal" };
@@ -229,7 +235,8 @@ impl<'a> Run<'a> {
             listens_at: Self::address(job, Some(process)),
         };
         let (at, staged) = (joining.listens_at, Staged::rank(joining, now));
-        self.add(at, Some(Rank(rank)), Node { process, job, staged, is_touched: true });
+        let node = Node { process, job, staged, is_root: false, is_touched: true };
+        self.add(at, Some(Rank(rank)), node);
     }
 
     fn add(&mut self, at: SocketAddr, rank: Option<Rank>, node: Node) {
@@ -240,9 +247,8 @@ impl<'a> Run<'a> {
 
     /// The node of a process's rank in a job, unless it is over.
     fn rank_node(&self, process: usize, job: Job) -> Option<usize> {
-        let is_it = |node: &Node| node.process == process && node.job == job;
-        // The root was added before.
-        self.nodes.iter().rev().find(|(_, node)| is_it(node)).map(|(number, _)| *number)
+        let is_it = |node: &Node| node.process == process && node.job == job && !node.is_root;
+        self.nodes.iter().find(|(_, node)| is_it(node)).map(|(number, _)| *number)
     }
 
     /// The bytes of a process in a call.
@@ -324,7 +330,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A process learns that a job has ended: it drops all that it has.
+    /// A process learns that a job has ended: it drops all that it has, but for roots, which serve
+    /// until all know.
     fn fail(&mut self, process: usize, job: Job, error: Error) {
         self.note(format!("process {process} sees that {job:?} failed: {error}"));
         let it = &mut self.processes[process];
@@ -334,7 +341,9 @@ impl<'a> Run<'a> {
         for number in self.nodes_of(process) {
             let node = self.nodes.get_mut(&number).expect("it was found");
             node.is_touched = true;
-            node.staged.leave(&mut Port { wires: &mut self.wires, node: number });
+            if !node.is_root && !node.staged.is_finished() {
+                node.staged.leave(&mut Port { wires: &mut self.wires, node: number });
+            }
         }
     }
 
@@ -344,14 +353,19 @@ impl<'a> Run<'a> {
     }
 
     /// Lets all that were touched look at what came, and forgets those that are over.
-    fn tick(&mut self) {
+    ///
+    /// True if anybody did.
+    fn tick(&mut self) -> bool {
+        let mut has_ticked = false;
         let touched = self.nodes.iter().filter(|(_, node)| node.is_touched);
         let touched: Vec<_> = touched.map(|(number, _)| *number).collect();
         for number in touched {
             // Others have their turn first, now and then: events come in batches.
-            if self.random.u32(..8) == 0 && self.wires.next_at().is_some() {
+            let soon = self.wires.elapsed + BATCH;
+            if self.wires.next_at().is_some_and(|at| at <= soon) && self.random.u32(..8) == 0 {
                 continue;
             }
+            has_ticked = true;
             let node = self.nodes.get_mut(&number).expect("it was found");
             node.is_touched = false;
             if !node.staged.is_finished() {
@@ -367,6 +381,7 @@ impl<'a> Run<'a> {
                 self.nodes.remove(&number);
             }
         }
+        has_ticked
     }
 
     /// Will its process still ask what became of it?
@@ -384,7 +399,6 @@ impl<'a> Run<'a> {
             return;
         };
         node.is_touched = true;
-        self.stats.instructions += 1;
         let mut port = Port { wires: &mut self.wires, node: number };
         match item {
             Item::Opened { peer, address, accepted } => {
@@ -441,7 +455,9 @@ impl<'a> Run<'a> {
 
     /// Have all processes done, or given up, what they had to do, and all nodes ended?
     fn is_over(&self) -> bool {
-        self.processes.iter().all(|it| it.acts.is_empty()) && self.nodes.is_empty()
+        // A root to which nobody has come serves until its process ends.
+        let is_over = |it: &Node| it.is_root && it.staged.deadline().is_none();
+        self.processes.iter().all(|it| it.acts.is_empty()) && self.nodes.values().all(is_over)
     }
 
     /// Has those that are left form another job, where the fault ended all that they had. False if
@@ -456,7 +472,8 @@ impl<'a> Run<'a> {
         for process in &left {
             let pause = Duration::from_millis(self.random.u64(..1000));
             let it = &mut self.processes[*process];
-            it.acts = [Act::Join(Job::Rest), Act::Gather(Job::Rest, 0), Act::Leave(Job::Rest)].into();
+            it.acts =
+                [Act::Join(Job::Rest), Act::Gather(Job::Rest, 0), Act::Leave(Job::Rest)].into();
             it.idle_until = self.wires.elapsed + pause;
         }
         self.members.insert(Job::Rest, left);
@@ -479,7 +496,9 @@ impl<'a> Run<'a> {
                 let Some(strike) = self.shape.strike.filter(|_| *job != Job::Rest) else {
                     return Err(format!("process {process}: {job:?} failed: {error}"));
                 };
-                if !self.tells(strike, *job, error) {
+                // Whoever comes too late finds that the others have gone.
+                let is_late = strike == Strike::Late { rank: process as u32 };
+                if !is_late && !self.tells(strike, *job, error) {
                     return Err(format!("process {process}: {job:?}: not of {strike}: {error}"));
                 }
             }
@@ -513,39 +532,56 @@ impl<'a> Run<'a> {
             Error::Bootstrap(fault) => &**fault,
             _ => return false,
         };
-        // Whoever has failed leaves its other jobs, and others of those still call.
-        let is_consequence = matches!(fault, BootstrapError::Left { .. }) && self.shape.parts > 0;
+        // Whoever has failed leaves its other jobs, in which others still call, and does not come to
+        // its part any more.
+        let is_consequence = match fault {
+            BootstrapError::Left { .. } => self.shape.parts > 0,
+            BootstrapError::Missing { .. }
+            | BootstrapError::Unreachable { .. }
+            | BootstrapError::RootLost { .. } => matches!(job, Job::Part(_)),
+            _ => false,
+        };
+        // What ended a rank before it had joined, the others cannot know.
+        let misses = |rank: u32| match fault {
+            BootstrapError::Missing { missing, .. } => {
+                missing.iter().any(|it| Some(it.0 as usize) == number(rank))
+            }
+            _ => false,
+        };
         match strike {
             Strike::Dies { rank, .. } | Strike::CutOff { rank, .. } => {
                 let place = number(rank);
                 let was_root = place == Some(0);
                 match fault {
-                    BootstrapError::Lost { rank, .. } => {
-                        Some(rank.0 as usize) == place || is_consequence
+                    BootstrapError::Lost { rank, .. } => Some(rank.0 as usize) == place,
+                    BootstrapError::Missing { .. } => {
+                        misses(rank) || is_consequence || strike.is_cut_off()
                     }
-                    BootstrapError::Missing { missing, .. } => {
-                        missing.iter().any(|rank| Some(rank.0 as usize) == place)
-                            || strike.is_cut_off()
+                    BootstrapError::RootLost { .. } => {
+                        was_root || is_consequence || strike.is_cut_off()
                     }
-                    BootstrapError::RootLost { .. } => was_root || strike.is_cut_off(),
                     BootstrapError::Unreachable { .. } => true,
                     _ => is_consequence,
                 }
             }
-            Strike::Reset { .. } => match fault {
+            Strike::Reset { rank, .. } => match fault {
                 BootstrapError::Lost { .. } | BootstrapError::RootLost { .. } => true,
+                // The root's connection to anybody may be the one.
+                BootstrapError::Missing { .. } => {
+                    misses(rank) || is_consequence || number(rank) == Some(0)
+                }
                 _ => is_consequence,
             },
             Strike::Late { rank } => match fault {
-                BootstrapError::Missing { missing, .. } => {
-                    missing.iter().any(|late| Some(late.0 as usize) == number(rank))
-                }
                 BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. } => true,
-                _ => is_consequence,
+                _ => is_consequence || misses(rank),
             },
-            Strike::Aborts { .. } => is_consequence,
+            Strike::Aborts { rank, .. } => is_consequence || misses(rank),
             Strike::Disagrees { .. } => {
-                matches!(fault, BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. })
+                matches!(
+                    fault,
+                    BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. }
+                )
             }
         }
     }

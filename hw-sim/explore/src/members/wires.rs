@@ -95,7 +95,7 @@ impl Wires {
 
     /// Mostly short, now and then long.
     fn delay(&mut self) -> Duration {
-        let longest_us = [5, 5, 200, 200, 20_000, 700_000][self.random.usize(..6)];
+        let longest_us = [5, 5, 200, 200, 20_000, 200_000][self.random.usize(..6)];
         Duration::from_micros(self.random.u64(..=longest_us))
     }
 
@@ -168,7 +168,9 @@ impl Wires {
             end.other = accepted;
         }
         let ((address, caller), (_, rank)) = (self.names[&from], self.names[&node]);
-        self.push(accepted, Item::Opened { peer: caller, address, accepted: true });
+        // Whoever accepts is sure of the other end first: its proof is the last of the handshake.
+        let item = Item::Opened { peer: caller, address, accepted: true };
+        self.add(self.elapsed, Event::Arrival { connection: accepted, item });
         self.push(connection, Item::Opened { peer: rank, address: to, accepted: false });
     }
 
