@@ -3,7 +3,7 @@
 
 use hwsim_explore::mutant::{HOST, Mutant, Subject, is_copy, mutants, reason};
 use hwsim_explore::scenario::run;
-use hwsim_explore::{Kernels, Options, Scenario};
+use hwsim_explore::{HostMutant, Kernels, Options, Scenario};
 
 const TABLE: &str = include_str!("../MUTANTS.md");
 
@@ -109,5 +109,19 @@ fn orderings_of_the_host_are_noticed_or_have_a_reason() {
                 assert_eq!(seed, None, "{mutant:?} is noticed, and not {reason}");
             }
         }
+    }
+}
+
+/// If this fails, the scenario of device engines misses data that is not there yet: what its engines
+/// do is not checked.
+#[test]
+fn device_engines_without_orderings_are_noticed() {
+    for mutant in [HostMutant::BothWords, HostMutant::Signal] {
+        let fails = |seed: &u64| {
+            let options = Options { host: Some(mutant), ..Options::draw(Scenario::Device, *seed) };
+            run(&Kernels::committed(), &options).is_err()
+        };
+        let seed = (0..60).find(fails);
+        assert!(seed.is_some(), "{mutant:?} goes unnoticed by 60 seeds");
     }
 }
