@@ -104,8 +104,8 @@ impl Staged {
         handshake_limit(timeout)
     }
 
-    /// A connection to `peer`, or to the root if that is `None`, is open. `accepted`: it came to our
-    /// listener.
+    /// A connection to `peer`, or to the root if that is `None`, is open. `accepted`: it came to
+    /// our listener.
     pub fn opened(
         &mut self,
         network: &mut dyn Network,

@@ -54,8 +54,8 @@ fn a_folder_is_run_and_compared_with_what_others_found() {
     assert!(text(&output).contains("list.csv, line 1: expected `FILE,1`"), "{}", text(&output));
 }
 
-/// If this fails, a claim is said to hold of runs of which none came to its end, or a folder without
-/// tests passes.
+/// If this fails, a claim is said to hold of runs of which none came to its end, or a folder
+/// without tests passes.
 #[test]
 fn what_shows_nothing_does_not_pass() {
     let folder = tempfile::tempdir().unwrap();

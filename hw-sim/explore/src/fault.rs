@@ -9,7 +9,7 @@
 //! | `gpuN:clock-leaps-at=TURN:US` | from then on its clock is so much ahead, or behind | yes |
 //! | `engineN:stall-after=TURN` | the engine takes no descriptor any more | yes |
 //! | `engineN:link-down-after=REQUEST` | the link of a device engine goes down, for good | yes |
-//! | `engineN:fetch-fault-after=REQUEST` | a device engine cannot read the source of a request | yes |
+//! | `engineN:fetch-fault-after=REQUEST` | a device engine cannot read a source | yes |
 //! | `rankN:kill-at=TURN` | GPU, engine and host of rank N stop together | yes |
 //! | `rankN:abort-at=TURN` | its host aborts the communicator | |
 //! | `rankN:no-alarm` | its host tells nobody of errors that it finds | |

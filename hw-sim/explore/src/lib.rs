@@ -21,9 +21,10 @@
 //! scenarios of collectives and groups build, prove and encode plans; the layouts, and those of
 //! experts' groups; `ringdove::engine::Watch`, which looks at records. Simulated: transports, time,
 //! and the host around them. Other scenarios have plans that are written here by
-//! hand. Device engines are the model of virtual hardware, with their rings and data in this memory,
-//! and with the library's code around them. Members are the library's root and ranks of the
-//! bootstrap. Not here: adapters' connections, and what a communicator does on a GPU when it is made.
+//! hand. Device engines are the model of virtual hardware, with their rings and data in this
+//! memory, and with the library's code around them. Members are the library's root and ranks of
+//! the bootstrap. Not here: adapters' connections, and what a communicator does on a GPU when it
+//! is made.
 
 mod engine;
 pub mod fault;

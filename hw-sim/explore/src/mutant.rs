@@ -546,8 +546,8 @@ scenario and a seed that go wrong with it, or says why none does: *equivalent* o
 that the memory model lets anybody see; *not shown* ones would need load buffering, which the memory
 does not generate; a *gap* is one that somebody should notice, and no run that was tried does; *not
 reached* is a line that no run comes to; a *copy* is not reached either, but the same instruction
-between the same neighbours, or the same one of `leave_record` (wait.cuh), is noticed elsewhere: both
-come from one inlined function. Written by
+between the same neighbours, or the same one of `leave_record` (wait.cuh), is noticed elsewhere:
+both come from one inlined function. Written by
 `cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
 test replays each row that names one.
 ";

@@ -32,8 +32,8 @@ fn all_sites() -> Vec<Site> {
     sites
 }
 
-/// If this fails, somebody added an ordering to the host's code, and no mutant weakens it: add it to
-/// `src/mutant/host_sites.txt`.
+/// If this fails, somebody added an ordering to the host's code, and no mutant weakens it: add it
+/// to `src/mutant/host_sites.txt`.
 #[test]
 fn every_ordering_of_the_library_is_a_site() {
     let (sites, root) = (all_sites(), root());

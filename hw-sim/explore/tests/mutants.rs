@@ -112,8 +112,8 @@ fn orderings_of_the_host_are_noticed_or_have_a_reason() {
     }
 }
 
-/// If this fails, the scenario of device engines misses data that is not there yet: what its engines
-/// do is not checked.
+/// If this fails, the scenario of device engines misses data that is not there yet: what its
+/// engines do is not checked.
 #[test]
 fn device_engines_without_orderings_are_noticed() {
     for mutant in [HostMutant::BothWords, HostMutant::Signal] {

@@ -157,8 +157,8 @@ fn faults_can_be_asked_for() {
     assert!(failure.replay().contains("--fault rank1:abort-at=1"), "{}", failure.replay());
 }
 
-/// If this fails, errors of the control plane are not noticed: a fault that should end a job does not
-/// strike, or its error is not compared with it.
+/// If this fails, errors of the control plane are not noticed: a fault that should end a job does
+/// not strike, or its error is not compared with it.
 #[test]
 fn faults_of_members_strike_and_are_told() {
     let mut outcomes = std::collections::HashSet::new();

@@ -2,8 +2,8 @@
 //! memory, and the library's code that claims channels, fills their tables and reads their records.
 //!
 //! Each rank has an engine of its own. Its decoder and its fetch unit take turns apart. What a
-//! write unit writes is written by the engine of the rank whose memory it is: data in any order, the
-//! count behind it (R9), and no more is promised.
+//! write unit writes is written by the engine of the rank whose memory it is: data in any order,
+//! the count behind it (R9), and no more is promised.
 
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::{EngineMemory, EngineModel, identity, make_bar};
@@ -30,7 +30,7 @@ const ENTRIES: u64 = 512;
 /// The largest rings have two to this power slots.
 const RING_LOG2_MAX: u32 = 6;
 
-/// What device engines are like, and which of them fail.
+/// What device engines are like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Sources are read in pieces of so many bytes.

@@ -1,8 +1,8 @@
 //! Jobs that are created, split, shrunk and dropped: the library's root and ranks of the bootstrap,
 //! with their control planes, on a simulated network. One process holds one rank of each job.
 //!
-//! All processes form the world and make calls; perhaps it is split into two parts, which make calls
-//! of their own and are dropped; then the world is. If a fault ends it, those that are left form
+//! All processes form the world and make calls; perhaps it is split into parts, which make calls of
+//! their own and are dropped; then the world is. If a fault ends it, those that are left form
 //! another job, make calls, and leave.
 
 mod shape;
@@ -532,8 +532,8 @@ impl<'a> Run<'a> {
             Error::Bootstrap(fault) => &**fault,
             _ => return false,
         };
-        // Whoever has failed leaves its other jobs, in which others still call, and does not come to
-        // its part any more.
+        // Whoever has failed leaves its other jobs, in which others still call, and does not come
+        // to its part any more.
         let is_consequence = match fault {
             BootstrapError::Left { .. } => self.shape.parts > 0,
             BootstrapError::Missing { .. }

@@ -109,7 +109,7 @@ impl fmt::Display for Shape {
         let Self { ranks, fan_out, parts, calls, strike } = self;
         write!(
             f,
-            "{ranks} processes, trees of {fan_out} children, {parts} parts, {calls} calls of each job"
+            "{ranks} processes, trees of {fan_out} children, {parts} parts, {calls} calls of a job"
         )?;
         strike.as_ref().map_or(Ok(()), |strike| write!(f, "; {strike}"))
     }

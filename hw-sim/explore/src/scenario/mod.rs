@@ -88,8 +88,7 @@ pub enum Scenario {
     Graphs,
     /// Device engines in the place of proxies.
     Device,
-    /// The same, and a GPU, an engine or a link stops, a source cannot be read, a rank is killed, or
-    /// a host aborts.
+    /// The same, and a GPU, an engine or a link stops, a source cannot be read, or a host aborts.
     DeviceFaults,
     /// Jobs that are created, split and dropped: the control plane of communicators.
     Members,
