@@ -208,6 +208,9 @@ impl Built {
 fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
     let listed = Command::new("git").arg("ls-files").output().map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    // What an earlier copy had, and was moved since, would be built with the rest.
+    let stale = |folder: &str| remove_stale(tree, &tree.join(folder), &listed);
+    ["src", "hw-sim/explore/src"].into_iter().try_for_each(stale)?;
     let with_sites: BTreeSet<&str> = sites.iter().map(|site| site.file).collect();
     for name in listed.lines() {
         let Ok(bytes) = std::fs::read(name) else { continue };
@@ -221,6 +224,21 @@ fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
         write(&tree.join(name), &bytes)?;
     }
     write(&tree.join("src/host_mutant.rs"), MODULE.trim_start().as_bytes())
+}
+
+/// Removes files below a folder of the copy that are not tracked.
+fn remove_stale(tree: &Path, folder: &Path, listed: &str) -> Result<(), String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    for entry in entries.filter_map(Result::ok) {
+        let path = entry.path();
+        let name = path.strip_prefix(tree).map_err(|error| error.to_string())?;
+        if path.is_dir() {
+            remove_stale(tree, &path, listed)?;
+        } else if !listed.lines().any(|line| Path::new(line) == name) {
+            std::fs::remove_file(&path).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 fn text_of(name: &str, bytes: Vec<u8>) -> Result<String, String> {
