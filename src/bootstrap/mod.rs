@@ -16,6 +16,7 @@
 //! * `listeners`, `origins`, `user`, `log_limit`: whom it lets in, and what it logs of others
 //! * `root`, `member`: the two kinds of tasks on it; `tree`: who is connected with whom
 //! * `plane`: the control plane of one rank, the interface for the rest of the library
+//! * `stage`: the same tasks on a network that somebody else plays, for simulations
 //! * `successors`: where ranks meet again when one of them has died
 //! * `exchange`: an exchange of typed values over it; `agreement`: ranks make the same calls
 //!
@@ -50,6 +51,7 @@ mod reactor;
 mod root;
 mod shared;
 mod slurm;
+pub mod stage;
 mod successors;
 mod timers;
 mod tree;

@@ -40,6 +40,104 @@ pub(super) enum Event {
     Closed { connection: ConnectionId, cause: String },
 }
 
+/// The network, as tasks use it.
+pub(super) trait Wire {
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// Accepts connections for `owner` from now on.
+    fn listen(
+        &mut self,
+        owner: TaskId,
+        listener: std::net::TcpListener,
+        own: Identity,
+    ) -> io::Result<()>;
+
+    /// Stops listening for a task.
+    fn stop_listening(&mut self, owner: TaskId);
+
+    /// Begins to connect. Failures are reported as [`Event::Closed`], never here.
+    fn connect(&mut self, owner: TaskId, to: SocketAddr, own: Identity) -> ConnectionId;
+
+    /// Sends the bytes of a message, which other connections may share. A connection that is gone
+    /// swallows them: its owner gets, or has got, the event.
+    fn send_bytes(&mut self, connection: ConnectionId, bytes: &Arc<[u8]>);
+
+    /// Sends a message that has nothing behind it.
+    fn send(&mut self, connection: ConnectionId, message: &Message) {
+        self.send_bytes(connection, &encode(message));
+    }
+
+    /// Writes what was queued, without waiting.
+    fn flush(&mut self);
+
+    /// Our end of a connection.
+    fn local_address(&self, connection: ConnectionId) -> Option<SocketAddr>;
+
+    /// The connection belongs to the job now: it has no deadline, and may send messages of up to
+    /// `message_bytes_max` bytes.
+    fn admit(&mut self, connection: ConnectionId, message_bytes_max: usize);
+
+    /// Ends a connection once everything that was sent has gone out. Its owner gets no more events
+    /// of it.
+    fn end(&mut self, connection: ConnectionId);
+
+    /// Logs what a task refused, or counts it if something was logged less than a second ago. `log`
+    /// gets the number of refusals that were only counted since the last line.
+    fn log_limited(&mut self, owner: TaskId, log: &mut dyn FnMut(u64));
+}
+
+impl Wire for Net {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn listen(
+        &mut self,
+        owner: TaskId,
+        listener: std::net::TcpListener,
+        own: Identity,
+    ) -> io::Result<()> {
+        self.listen(owner, listener, own)
+    }
+
+    fn stop_listening(&mut self, owner: TaskId) {
+        self.stop_listening(owner);
+    }
+
+    fn connect(&mut self, owner: TaskId, to: SocketAddr, own: Identity) -> ConnectionId {
+        self.connect(owner, to, own)
+    }
+
+    fn send_bytes(&mut self, connection: ConnectionId, bytes: &Arc<[u8]>) {
+        if let Some(slot) = self.slots.get_mut(&connection) {
+            slot.connection.send(bytes);
+            self.due.insert(connection);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.move_due();
+    }
+
+    fn local_address(&self, connection: ConnectionId) -> Option<SocketAddr> {
+        let slot = self.slots.get(&connection)?;
+        slot.connection.socket.local_addr().ok().map(canonical)
+    }
+
+    fn admit(&mut self, connection: ConnectionId, message_bytes_max: usize) {
+        self.admit(connection, message_bytes_max);
+    }
+
+    fn end(&mut self, connection: ConnectionId) {
+        self.end(connection);
+    }
+
+    fn log_limited(&mut self, owner: TaskId, log: &mut dyn FnMut(u64)) {
+        self.log_limited(owner, log);
+    }
+}
+
 pub(super) struct Slot {
     pub(super) connection: Connection,
     /// `None`: its task is done with it, it only says farewell.
@@ -144,26 +242,6 @@ impl Net {
         token
     }
 
-    /// Sends a message that has nothing behind it.
-    pub fn send(&mut self, connection: ConnectionId, message: &Message) {
-        self.send_bytes(connection, &encode(message));
-    }
-
-    /// Sends the bytes of a message, which other connections may share. A connection that is gone
-    /// swallows them: its owner gets, or has got, the event.
-    pub fn send_bytes(&mut self, connection: ConnectionId, bytes: &Arc<[u8]>) {
-        if let Some(slot) = self.slots.get_mut(&connection) {
-            slot.connection.send(bytes);
-            self.due.insert(connection);
-        }
-    }
-
-    /// Our end of a connection.
-    pub fn local_address(&self, connection: ConnectionId) -> Option<SocketAddr> {
-        let slot = self.slots.get(&connection)?;
-        slot.connection.socket.local_addr().ok().map(canonical)
-    }
-
     /// Ends a connection once everything that was sent has gone out. Its owner gets no more events
     /// of it.
     pub fn end(&mut self, connection: ConnectionId) {
@@ -218,11 +296,6 @@ impl Net {
         self.end_late();
         self.log_left_out();
         Ok(())
-    }
-
-    /// Writes what was queued, without waiting.
-    pub fn flush(&mut self) {
-        self.move_due();
     }
 
     fn move_due(&mut self) {

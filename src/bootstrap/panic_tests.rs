@@ -1,7 +1,7 @@
 //! A panic on the I/O thread ends the job that it happened in, with an error that names it, and
 //! nothing else: all control planes of the process share that thread.
 
-use super::net::{Event, Net};
+use super::net::{Event, Wire};
 use super::peer_tests::{failure, settings, start};
 use super::reactor::{Reactor, Request, Task};
 use super::{ControlPlane, Root};
@@ -33,19 +33,19 @@ impl Breaking {
 }
 
 impl Task for Breaking {
-    fn start(&mut self, _: &mut Net) {
+    fn start(&mut self, _: &mut dyn Wire) {
         self.at(Spot::Start);
     }
 
-    fn event(&mut self, _: &mut Net, _: Event) {}
+    fn event(&mut self, _: &mut dyn Wire, _: Event) {}
 
-    fn request(&mut self, _: &mut Net, _: Request) {
+    fn request(&mut self, _: &mut dyn Wire, _: Request) {
         self.at(Spot::Request);
         assert_ne!(self.spot, Spot::Again, "on purpose");
         self.finished = true;
     }
 
-    fn tick(&mut self, _: &mut Net) {
+    fn tick(&mut self, _: &mut dyn Wire) {
         self.at(Spot::Tick);
     }
 
@@ -57,7 +57,7 @@ impl Task for Breaking {
         self.finished
     }
 
-    fn broken(&mut self, _: &mut Net, what: String) {
+    fn broken(&mut self, _: &mut dyn Wire, what: String) {
         self.events.send(what).unwrap();
         self.at(Spot::Again);
     }

@@ -112,7 +112,7 @@ impl ControlPlane {
         };
         let reactor = Reactor::get()?;
         let (task, shared) = (reactor.task_id(), Arc::new(Shared::default()));
-        reactor.start(task, Member::new(task, plan, shared.clone()));
+        reactor.start(task, Member::new(task, plan, shared.clone(), Instant::now()));
         Ok(Self { rank, rank_count, timeout, shared, reactor, task, turn: Mutex::new(()) })
     }
 

@@ -11,7 +11,7 @@
 //! The thread starts with its first task. It ends when nobody holds it and its last tasks, each of
 //! which is bounded in time, are done.
 
-use super::net::{Event, Net, TaskId, panic_text};
+use super::net::{Event, Net, TaskId, Wire, panic_text};
 use super::timers::Timers;
 use crate::error::{BootstrapError, Error, Result};
 use mio::{Events, Waker};
@@ -25,19 +25,19 @@ use std::time::{Duration, Instant};
 /// Something that lives on the I/O thread: a root, or a rank. Nothing in it may wait.
 pub(super) trait Task: Send {
     /// The task is in the hands of the thread.
-    fn start(&mut self, net: &mut Net);
+    fn start(&mut self, net: &mut dyn Wire);
     /// Something happened on one of its connections.
-    fn event(&mut self, net: &mut Net, event: Event);
+    fn event(&mut self, net: &mut dyn Wire, event: Event);
     /// Its owner wants something.
-    fn request(&mut self, net: &mut Net, request: Request);
+    fn request(&mut self, net: &mut dyn Wire, request: Request);
     /// Events were handled, or the deadline has passed.
-    fn tick(&mut self, net: &mut Net);
+    fn tick(&mut self, net: &mut dyn Wire);
     /// When `tick` must come at the latest.
     fn deadline(&self) -> Option<Instant>;
     /// The task can be forgotten; its connections say farewell.
     fn is_finished(&self) -> bool;
     /// Something in it panicked. It passes the error to whom it concerns, and is removed.
-    fn broken(&mut self, net: &mut Net, what: String);
+    fn broken(&mut self, net: &mut dyn Wire, what: String);
 }
 
 /// Makes the bytes of a report to the parent, on the I/O thread.
@@ -176,6 +176,8 @@ impl Loop {
                     self.guarded(id, |task, net| task.start(net));
                 }
                 Ok(Inbound::Request(id, request)) => {
+                    // A neighbour that has just come gets the news of a task that ends now.
+                    self.tell();
                     self.guarded(id, |task, net| task.request(net, request));
                 }
                 Err(TryRecvError::Empty) => return false,
@@ -184,11 +186,16 @@ impl Loop {
         }
     }
 
-    fn dispatch(&mut self) {
+    /// Tells tasks what has happened on their connections.
+    fn tell(&mut self) {
         // Tasks answer events with new ones only through the network, so this ends.
         while let Some((id, event)) = self.net.event() {
             self.guarded(id, |task, net| task.event(net, event));
         }
+    }
+
+    fn dispatch(&mut self) {
+        self.tell();
         self.touched.extend(self.timers.expired(self.net.now));
         for id in std::mem::take(&mut self.touched) {
             self.guarded(id, |task, net| task.tick(net));

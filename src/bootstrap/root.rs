@@ -8,7 +8,7 @@ use super::connection::Identity;
 use super::frame::EARLY_BYTES_MAX;
 use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Join, Message, Term, Welcome, decode, encode};
-use super::net::{ConnectionId, Event, Net, TaskId};
+use super::net::{ConnectionId, Event, TaskId, Wire};
 use super::reactor::{Reactor, Request, Task};
 use super::tree::Tree;
 use super::unique_id::{Secret, UniqueId};
@@ -16,7 +16,7 @@ use super::{RANKS_MAX, after, early_bytes_max, handshake_limit};
 use crate::error::{BootstrapError, Error, Result};
 use crate::id::Rank;
 use crate::settings::Settings;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
@@ -78,23 +78,8 @@ impl Root {
             early_bytes_max: EARLY_BYTES_MAX,
         };
         let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
-        let state = RootTask {
-            id: task,
-            own,
-            listener: Some(listener),
-            fan_out: settings.bootstrap_fan_out,
-            address,
-            first: None,
-            ranks: HashMap::new(),
-            visitors: HashMap::new(),
-            fault: None,
-            notified: 0,
-            left: 0,
-            deadline: None,
-            opened: Instant::now(),
-            finished: false,
-        };
-        reactor.start(task, state);
+        let state = RootTask::new(task, own, (settings.bootstrap_fan_out, address), Instant::now());
+        reactor.start(task, RootTask { listener: Some(listener), ..state });
         Ok(Self { id, task, reactor, detached: false })
     }
 
@@ -136,16 +121,16 @@ struct First {
     terms: Vec<Term>,
 }
 
-struct RootTask {
+pub(super) struct RootTask {
     id: TaskId,
     own: Identity,
     listener: Option<TcpListener>,
     fan_out: u32,
     address: String,
     first: Option<First>,
-    ranks: HashMap<Rank, Joined>,
+    ranks: BTreeMap<Rank, Joined>,
     /// Open connections: who it claims to be, from where, and whether it has joined.
-    visitors: HashMap<ConnectionId, (Hello, SocketAddr, bool)>,
+    visitors: BTreeMap<ConnectionId, (Hello, SocketAddr, bool)>,
     fault: Option<BootstrapError>,
     /// Ranks that were sent the fault.
     notified: u32,
@@ -158,7 +143,7 @@ struct RootTask {
 }
 
 impl Task for RootTask {
-    fn start(&mut self, net: &mut Net) {
+    fn start(&mut self, net: &mut dyn Wire) {
         let Some(listener) = self.listener.take() else { return };
         if let Err(error) = net.listen(self.id, listener, self.own) {
             tracing::error!(address = %self.address, %error, "the bootstrap root cannot listen");
@@ -166,7 +151,7 @@ impl Task for RootTask {
         }
     }
 
-    fn event(&mut self, net: &mut Net, event: Event) {
+    fn event(&mut self, net: &mut dyn Wire, event: Event) {
         match event {
             Event::Opened { connection, hello, address, .. } => {
                 self.visitors.insert(connection, (hello, address, false));
@@ -197,7 +182,7 @@ impl Task for RootTask {
         }
     }
 
-    fn request(&mut self, net: &mut Net, request: Request) {
+    fn request(&mut self, net: &mut dyn Wire, request: Request) {
         if !matches!(request, Request::Leave) || self.finished {
             return;
         }
@@ -206,8 +191,8 @@ impl Task for RootTask {
         self.finished = true;
     }
 
-    fn tick(&mut self, net: &mut Net) {
-        if self.deadline.is_none_or(|deadline| deadline > net.now) {
+    fn tick(&mut self, net: &mut dyn Wire) {
+        if self.deadline.is_none_or(|deadline| deadline > net.now()) {
             return;
         }
         if self.fault.is_none() {
@@ -224,14 +209,39 @@ impl Task for RootTask {
         self.finished
     }
 
-    fn broken(&mut self, net: &mut Net, what: String) {
+    fn broken(&mut self, net: &mut dyn Wire, what: String) {
         self.fail(net, BootstrapError::Panicked { by: "the root of the job".into(), what });
         self.finished = true;
     }
 }
 
 impl RootTask {
-    fn message(&mut self, net: &mut Net, connection: ConnectionId, message: Message) {
+    /// One without a listener, which hands out a tree of this `fan_out`. `address` is for messages.
+    pub fn new(
+        id: TaskId,
+        own: Identity,
+        (fan_out, address): (u32, String),
+        opened: Instant,
+    ) -> Self {
+        Self {
+            id,
+            own,
+            listener: None,
+            fan_out,
+            address,
+            first: None,
+            ranks: BTreeMap::new(),
+            visitors: BTreeMap::new(),
+            fault: None,
+            notified: 0,
+            left: 0,
+            deadline: None,
+            opened,
+            finished: false,
+        }
+    }
+
+    fn message(&mut self, net: &mut dyn Wire, connection: ConnectionId, message: Message) {
         let Some(&(hello, address, joined)) = self.visitors.get(&connection) else { return };
         let rank = hello.rank;
         match message {
@@ -256,7 +266,7 @@ impl RootTask {
 
     fn join(
         &mut self,
-        net: &mut Net,
+        net: &mut dyn Wire,
         connection: ConnectionId,
         rank: Rank,
         address: SocketAddr,
@@ -268,7 +278,7 @@ impl RootTask {
             return self.fail(net, protocol(rank.to_string(), &expected, &seen));
         }
         net.admit(connection, early_bytes_max(join.rank_count));
-        let until = after(net.now, join.remaining);
+        let until = after(net.now(), join.remaining);
         self.deadline = Some(self.deadline.map_or(until, |deadline| deadline.min(until)));
         if let Some(fault) = &self.fault {
             let fault = Message::Fault(fault.clone());
@@ -309,7 +319,7 @@ impl RootTask {
     }
 
     /// Everybody is here: each rank learns its place.
-    fn welcome(&mut self, net: &mut Net, rank_count: u32) {
+    fn welcome(&mut self, net: &mut dyn Wire, rank_count: u32) {
         let tree = Tree { rank_count, fan_out: self.fan_out };
         for (&rank, joined) in &self.ranks {
             let parent = tree.parent(rank).and_then(|parent| self.ranks.get(&parent));
@@ -319,12 +329,12 @@ impl RootTask {
         }
         tracing::debug!(
             ranks = rank_count,
-            after = ?net.now.saturating_duration_since(self.opened),
+            after = ?net.now().saturating_duration_since(self.opened),
             "all ranks have joined"
         );
     }
 
-    fn leave(&mut self, net: &mut Net, connection: ConnectionId, rank: Rank) {
+    fn leave(&mut self, net: &mut dyn Wire, connection: ConnectionId, rank: Rank) {
         let Some(joined) = self.ranks.get_mut(&rank) else { return };
         if std::mem::replace(&mut joined.assembled, true) {
             return;
@@ -335,19 +345,19 @@ impl RootTask {
         self.finished |= self.left as usize == self.ranks.len();
     }
 
-    fn closed(&mut self, net: &mut Net, connection: ConnectionId, cause: String) {
+    fn closed(&mut self, net: &mut dyn Wire, connection: ConnectionId, cause: String) {
         let Some((hello, address, joined)) = self.visitors.remove(&connection) else { return };
         if joined && self.fault.is_none() {
             self.fail(net, BootstrapError::Lost { rank: hello.rank, by: None, cause });
         } else {
             let rank = hello.rank.0;
-            net.log_limited(self.id, |left_out| {
+            net.log_limited(self.id, &mut |left_out| {
                 tracing::warn!(%address, rank, %cause, left_out, "a rank left before joining");
             });
         }
     }
 
-    fn fail_for_missing(&mut self, net: &mut Net) {
+    fn fail_for_missing(&mut self, net: &mut dyn Wire) {
         let rank_count = self.first.as_ref().map_or(0, |first| first.rank_count);
         let all_here = self.ranks.len() == rank_count as usize;
         let present = |rank: &Rank| {
@@ -361,13 +371,13 @@ impl RootTask {
         }
         let what =
             if all_here { "the ranks to connect to one another" } else { "the ranks to join" };
-        let waited = net.now.saturating_duration_since(self.opened);
+        let waited = net.now().saturating_duration_since(self.opened);
         let what = what.to_owned();
         self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
     }
 
     /// Sends it to everybody who is here, and later to everybody who comes.
-    fn fail(&mut self, net: &mut Net, fault: BootstrapError) {
+    fn fail(&mut self, net: &mut dyn Wire, fault: BootstrapError) {
         if self.fault.is_some() {
             return;
         }
@@ -386,7 +396,7 @@ impl RootTask {
         self.finish_when_all_know(rank_count);
     }
 
-    fn dismiss(&mut self, net: &mut Net, connection: ConnectionId, fault: &Arc<[u8]>) {
+    fn dismiss(&mut self, net: &mut dyn Wire, connection: ConnectionId, fault: &Arc<[u8]>) {
         net.send_bytes(connection, fault);
         net.end(connection);
         self.visitors.remove(&connection);

@@ -26,7 +26,7 @@ pub use proxy::{Expects, Progress, Proxy};
 pub use route::{Lane, RegionDescriptor, Route};
 pub use statistics::Snapshot;
 pub use thread::{Attached, ProxyThreads, Waker};
-pub use watch::Watch;
+pub use watch::{RecordMemory, RecordWords, Watch};
 
 use crate::error::{Error, Result};
 use std::time::Duration;

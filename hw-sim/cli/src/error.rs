@@ -23,6 +23,9 @@ pub enum Error {
     /// There is no prediction.
     #[error(transparent)]
     Predict(#[from] crate::predict::PredictError),
+    /// A folder of litmus tests, or a list of what is expected of them, cannot be used.
+    #[error("{0}")]
+    Litmus(String),
     /// `libhwsim.so` is nowhere.
     #[error(
         "libhwsim.so not found; looked at {}. Build it with `cargo build --release -p \

@@ -8,6 +8,8 @@
 //! | `gpuN:stop-at=TURN` | the GPU of rank N stops in the middle of its kernel | yes |
 //! | `gpuN:clock-leaps-at=TURN:US` | from then on its clock is so much ahead, or behind | yes |
 //! | `engineN:stall-after=TURN` | the engine takes no descriptor any more | yes |
+//! | `engineN:link-down-after=REQUEST` | the link of a device engine goes down, for good | yes |
+//! | `engineN:fetch-fault-after=REQUEST` | a device engine cannot read a source | yes |
 //! | `rankN:kill-at=TURN` | GPU, engine and host of rank N stop together | yes |
 //! | `rankN:abort-at=TURN` | its host aborts the communicator | |
 //! | `rankN:no-alarm` | its host tells nobody of errors that it finds | |
@@ -50,6 +52,20 @@ pub enum Fault {
         rank: u32,
         /// When.
         turn: u64,
+    },
+    /// `link-down-after`.
+    LinkDown {
+        /// The rank.
+        rank: u32,
+        /// How many requests its device engine has taken then.
+        request: u64,
+    },
+    /// `fetch-fault-after`.
+    FetchFault {
+        /// The rank.
+        rank: u32,
+        /// How many requests its device engine took before.
+        request: u64,
     },
     /// `stop-at`.
     GpuStops {
@@ -102,6 +118,8 @@ impl Fault {
             | Self::BadPort { rank, .. }
             | Self::Abort { rank, .. }
             | Self::EngineStops { rank, .. }
+            | Self::LinkDown { rank, .. }
+            | Self::FetchFault { rank, .. }
             | Self::GpuStops { rank, .. }
             | Self::Killed { rank, .. }
             | Self::NoAlarm { rank }
@@ -120,7 +138,11 @@ impl Fault {
     /// The turn at which it strikes; some are there from the beginning on.
     pub fn turn(self) -> u64 {
         match self {
-            Self::BadOp { .. } | Self::BadPort { .. } | Self::NoAlarm { .. } => 0,
+            Self::BadOp { .. }
+            | Self::BadPort { .. }
+            | Self::LinkDown { .. }
+            | Self::FetchFault { .. }
+            | Self::NoAlarm { .. } => 0,
             Self::Abort { turn, .. }
             | Self::EngineStops { turn, .. }
             | Self::GpuStops { turn, .. }
@@ -128,6 +150,11 @@ impl Fault {
             | Self::StrayClaim { turn, .. }
             | Self::ClockLeaps { turn, .. } => turn,
         }
+    }
+
+    /// Is it one that only device engines have?
+    pub fn is_of_device(self) -> bool {
+        matches!(self, Self::LinkDown { .. } | Self::FetchFault { .. })
     }
 
     /// May a run with it end other than well? A clock that leaps ends nothing, unless waits expire.
@@ -143,6 +170,12 @@ impl fmt::Display for Fault {
             Self::BadPort { rank, block } => write!(f, "rank{rank}:bad-port={block}"),
             Self::Abort { rank, turn } => write!(f, "rank{rank}:abort-at={turn}"),
             Self::EngineStops { rank, turn } => write!(f, "engine{rank}:stall-after={turn}"),
+            Self::LinkDown { rank, request } => {
+                write!(f, "engine{rank}:link-down-after={request}")
+            }
+            Self::FetchFault { rank, request } => {
+                write!(f, "engine{rank}:fetch-fault-after={request}")
+            }
             Self::GpuStops { rank, turn } => write!(f, "gpu{rank}:stop-at={turn}"),
             Self::Killed { rank, turn } => write!(f, "rank{rank}:kill-at={turn}"),
             Self::NoAlarm { rank } => write!(f, "rank{rank}:no-alarm"),
@@ -161,7 +194,8 @@ impl FromStr for Fault {
         let wrong = || {
             format!(
                 "expected gpuN:stop-at=TURN, gpuN:clock-leaps-at=TURN:[-]MICROSECONDS (up to a \
-                 day), engineN:stall-after=TURN, rankN:kill-at=TURN, rankN:abort-at=TURN, \
+                 day), engineN:stall-after=TURN, engineN:link-down-after=REQUEST, \
+                 engineN:fetch-fault-after=REQUEST, rankN:kill-at=TURN, rankN:abort-at=TURN, \
                  rankN:no-alarm, rankN:stray-claim-at=TURN, rankN:bad-op=BLOCK:OP or \
                  rankN:bad-port=BLOCK, found `{text}`"
             )
@@ -186,6 +220,8 @@ impl FromStr for Fault {
                 Self::ClockLeaps { rank, turn, by_us }
             }
             ("engine", "stall-after") => Self::EngineStops { rank, turn: turn()? },
+            ("engine", "link-down-after") => Self::LinkDown { rank, request: turn()? },
+            ("engine", "fetch-fault-after") => Self::FetchFault { rank, request: turn()? },
             ("rank", "kill-at") => Self::Killed { rank, turn: turn()? },
             ("rank", "abort-at") => Self::Abort { rank, turn: turn()? },
             ("rank", "no-alarm") if argument.is_empty() => Self::NoAlarm { rank },

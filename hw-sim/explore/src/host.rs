@@ -3,13 +3,49 @@
 
 use hwsim_ptx::memory::{Order, Scope, Strength};
 use hwsim_ptx::weak::{AgentId, Place, WeakMemory};
-use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
+use ringdove::engine::{RecordWords, Watch};
+use ringdove::error::Error;
+use ringdove::id::Rank as RankId;
+use ringdove_kernels::launch::WaitRecord;
 use std::mem::offset_of;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use crate::engine::HostMutant;
+use crate::rank::Rank;
 
 /// A host's loads and stores of words that it shares with GPUs.
 const fn strength(order: Order) -> Strength {
     Strength { order, scope: Scope::System }
+}
+
+/// A record, as a host's thread reaches it.
+struct Record {
+    memory: Rc<WeakMemory>,
+    agent: AgentId,
+    address: u64,
+    /// Its loads are relaxed.
+    is_weak: bool,
+}
+
+impl RecordWords for Record {
+    fn state(&self, ordering: Ordering) -> u32 {
+        let order = match ordering {
+            Ordering::Acquire if !self.is_weak => Order::Acquire,
+            _ => Order::Relaxed,
+        };
+        let mut word = [0; 4];
+        let place = self.address + offset_of!(WaitRecord, state) as u64;
+        let read = self.memory.read(self.agent, place, 4, strength(order), &mut word);
+        read.expect("the record was allocated");
+        u32::from_le_bytes(word)
+    }
+
+    fn copy_out(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let read = self.memory.read(self.agent, self.address, 4, Strength::WEAK, bytes);
+        read.expect("the record was allocated");
+        Ok(())
+    }
 }
 
 /// A host.
@@ -17,7 +53,7 @@ pub struct Host {
     memory: Rc<WeakMemory>,
     /// Its thread.
     pub agent: AgentId,
-    record: u64,
+    watch: Watch<Record>,
     launches_ended: u64,
     /// Of all ranks.
     abort_words: Vec<u64>,
@@ -30,16 +66,17 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of a rank; `abort_words` are those of all ranks that it reaches.
-    pub fn new(
-        memory: &Rc<WeakMemory>,
-        communicator: &DeviceCommunicator,
-        abort_words: Vec<u64>,
-    ) -> Self {
+    /// The host of `rank`; `abort_words` are those of all ranks that it reaches.
+    pub fn new(rank: &Rank, mutant: Option<HostMutant>, abort_words: Vec<u64>) -> Self {
+        let Rank { memory, communicator, .. } = rank;
+        let agent = memory.agent(Place::Outside);
+        let is_weak = mutant == Some(HostMutant::Record);
+        let record = communicator.record;
+        let record = Record { memory: Rc::clone(memory), agent, address: record, is_weak };
         Self {
             memory: Rc::clone(memory),
-            agent: memory.agent(Place::Outside),
-            record: communicator.record,
+            agent,
+            watch: Watch::over(RankId(rank.number), record),
             launches_ended: communicator.launches_ended,
             abort_words,
             seen: None,
@@ -64,7 +101,7 @@ impl Host {
         self.has_alarmed
     }
 
-    /// Looks at the record as `engine::Watch::poll` does, and at the count of launches as an
+    /// Looks at the record, and at the count of launches as an
     /// engine that would rest.
     pub fn step(&mut self) {
         let mut count = [0; 8];
@@ -74,16 +111,8 @@ impl Host {
         if self.seen.is_some() {
             return;
         }
-        let mut state = [0; 4];
-        let place = self.record + offset_of!(WaitRecord, state) as u64;
-        // Pairs with wait.cuh: leave_record, R10.
-        self.read(place, 4, strength(Order::Acquire), &mut state);
-        if u32::from_le_bytes(state) == 0 {
-            return;
-        }
-        let mut bytes = [0; size_of::<WaitRecord>()];
-        self.read(self.record, 4, Strength::WEAK, &mut bytes);
-        self.seen = Some(bytemuck::pod_read_unaligned(&bytes));
+        let Some(record) = self.watch.record() else { return };
+        self.seen = Some(record.expect("the record was allocated"));
         if !self.is_mute {
             self.alarm();
         }

@@ -11,6 +11,7 @@
 //! | `rank` | a rank's communicator, ports and plan in the weak memory |
 //! | `engine` | the engine: the real proxy, and lanes whose writes land late |
 //! | `host` | the host of a rank: it watches records and spreads errors |
+//! | `members` | jobs that are created, split, shrunk and dropped, on a simulated network |
 //! | `world` | whose turn it is, until all have ended or nothing moves |
 //! | `trace` | a run as Perfetto reads it |
 //! | [`mutant`] | the device code with one ordering removed or weakened, and who notices |
@@ -18,14 +19,17 @@
 //! Real: the committed PTX of the executor, of users' calls and of experts' kernels;
 //! `ringdove::engine::Proxy` with its ring, routes and commands; `ringdove::plan`, of which the
 //! scenarios of collectives and groups build, prove and encode plans; the layouts, and those of
-//! experts' groups. Simulated: transports, time, and the host around them; the host's look at the
-//! record repeats what `engine::Watch` does. Other scenarios have plans that are written here by
-//! hand. Not yet here: device engines, connections that are made and broken, communicators that are
-//! created, split and dropped.
+//! experts' groups; `ringdove::engine::Watch`, which looks at records. Simulated: transports, time,
+//! and the host around them. Other scenarios have plans that are written here by
+//! hand. Device engines are the model of virtual hardware, with their rings and data in this
+//! memory, and with the library's code around them. Members are the library's root and ranks of
+//! the bootstrap. Not here: adapters' connections, and what a communicator does on a GPU when it
+//! is made.
 
 mod engine;
 pub mod fault;
 mod host;
+mod members;
 pub mod mutant;
 mod rank;
 pub mod scenario;
@@ -34,5 +38,6 @@ mod world;
 
 pub use engine::HostMutant;
 pub use fault::Fault;
+pub use members::Shape as MembersShape;
 pub use scenario::{Change, Failure, GroupShape, Kernels, Options, PlanShape, Scenario, Traffic};
 pub use world::Stats;

@@ -1,6 +1,7 @@
 //! Mutants: device code with one ordering removed or weakened. Whatever the protocol relies on,
 //! some scenario must miss; what none misses needs a reason.
 
+pub mod host;
 mod reasons;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,12 +60,13 @@ pub type Verdict = Result<(Scenario, u64), &'static str>;
 
 /// Orderings of the host's code, and what becomes of each that is weakened: a scenario and a seed
 /// that notice it, or why none does.
-pub const HOST: [(HostMutant, Verdict); 5] = [
+pub const HOST: [(HostMutant, Verdict); 6] = [
     (HostMutant::FirstWord, Err(ONE_WORD)),
     (HostMutant::SecondWord, Err(ONE_WORD)),
     (HostMutant::BothWords, Ok((Scenario::Ring, 0))),
     (HostMutant::Tail, Ok((Scenario::Ring, 0))),
     (HostMutant::Signal, Ok((Scenario::Ring, 0))),
+    (HostMutant::Record, Ok((Scenario::Expiry, 0))),
 ];
 
 const ONE_WORD: &str = "equivalent in this model: both words are stored behind the same fence, so \
@@ -84,7 +86,20 @@ pub struct Mutant {
     shape: String,
     /// Why it is equivalent, where that follows from the inlined function that it is in.
     known: Option<&'static str>,
+    /// Its place in `leave_record` (wait.cuh), which is inlined wherever a wait may fail.
+    place: Option<RecordPlace>,
     text: String,
+}
+
+/// A place in `leave_record`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordPlace {
+    /// The exchange that claims a record that nobody has.
+    Claim,
+    /// The exchange behind it, of a stray value.
+    ClaimOfStray,
+    /// The store of its state.
+    State,
 }
 
 /// Who notices.
@@ -123,6 +138,7 @@ pub fn mutants(original: &str) -> Vec<Mutant> {
     let module = Parts::of(original);
     let lines: Vec<&str> = original.lines().collect();
     let stray = of_stray_claims(&lines);
+    let places = of_records(&lines);
     let mut found = Vec::new();
     let mut counts = BTreeMap::<(Option<&str>, &str), usize>::new();
     for (number, line) in lines.iter().enumerate() {
@@ -159,8 +175,9 @@ pub fn mutants(original: &str) -> Vec<Mutant> {
             };
             let shape = shape_at(&lines, number);
             let known = stray.get(&number).copied();
+            let place = places.get(&number).copied();
             let text = module.with_line(number, &changed);
-            found.push(Mutant { line: number + 1, site, change, shape, known, text });
+            found.push(Mutant { line: number + 1, site, change, shape, known, place, text });
         }
     }
     found
@@ -242,6 +259,27 @@ fn of_stray_claims(lines: &[&str]) -> BTreeMap<usize, &'static str> {
             load = None;
         } else if line.contains("setp.") && line.contains(&claimed) {
             load = load.map(|(first, _)| (first, true));
+        }
+    }
+    found
+}
+
+/// Lines of copies of `leave_record`: two exchanges, and a release store.
+fn of_records(lines: &[&str]) -> BTreeMap<usize, RecordPlace> {
+    let mut found = BTreeMap::new();
+    let mut last = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        if line.contains("atom.relaxed.gpu.global.cas.b32") {
+            last.push(number);
+        } else if line.contains("st.release.sys.global.u32") {
+            if let [.., claim, stray] = last[..] {
+                found.insert(claim, RecordPlace::Claim);
+                found.insert(stray, RecordPlace::ClaimOfStray);
+                found.insert(number, RecordPlace::State);
+            }
+            last.clear();
+        } else if WEAKER.iter().any(|(strong, _)| line.contains(strong)) {
+            last.clear();
         }
     }
     found
@@ -407,19 +445,47 @@ fn copied(
     verdicts: &[String],
 ) -> Option<String> {
     let is_noticed = |verdict: &str| !verdict.contains(':') && verdict != NOT_REACHED;
-    let all = mutants.iter().zip(verdicts);
-    let twin = all.into_iter().find(|(other, verdict)| {
-        other.shape == mutant.shape && other.change == mutant.change && is_noticed(verdict)
-    });
-    let (twin, _) = twin.filter(|_| verdict == NOT_REACHED)?;
-    Some(format!("copy: as {}", twin.site))
+    if verdict != NOT_REACHED {
+        return None;
+    }
+    let is_alike = |other: &Mutant| other.shape == mutant.shape && other.change == mutant.change;
+    let is_kin = |other: &Mutant| {
+        other.place.is_some() && other.place == mutant.place && other.change == mutant.change
+    };
+    let twin = |is: &dyn Fn(&Mutant) -> bool| {
+        let mut all = mutants.iter().zip(verdicts);
+        all.find(|(other, verdict)| is(other) && is_noticed(verdict)).map(|(twin, _)| &twin.site)
+    };
+    let copy = twin(&is_alike).map(|site| format!("copy: as {site}"));
+    copy.or_else(|| twin(&is_kin).map(|site| format!("copy: in leave_record, as {site}")))
+}
+
+/// The table as it was written last, with copies for what was not reached: without any run.
+pub fn print_copies(mut write: impl FnMut(&str)) {
+    for line in HEAD.trim_end().lines() {
+        write(line);
+    }
+    for subject in Subject::ALL {
+        write(&format!("\n## {}\n\n{COLUMNS}", subject.title()));
+        let mutants = mutants(subject.text());
+        let verdict = |it: &Mutant| written_before(subject, it).unwrap_or(NOT_REACHED).to_owned();
+        let verdicts: Vec<_> = mutants.iter().map(verdict).collect();
+        for (mutant, verdict) in mutants.iter().zip(&verdicts) {
+            let known = mutant.known.filter(|_| verdict == NOT_REACHED).map(str::to_owned);
+            let copy = known.or_else(|| copied(mutant, verdict, &mutants, &verdicts));
+            let verdict = copy.as_ref().unwrap_or(verdict);
+            write(&format!("| {} | {} | {verdict} |", mutant.site, mutant.change));
+        }
+    }
 }
 
 /// Is `verdict`, which names another site as its copy, true: is it alike, and noticed?
 pub fn is_copy(mutant: &Mutant, verdict: &str, all: &[Mutant]) -> bool {
-    let Some(site) = verdict.strip_prefix("copy: as ") else { return false };
-    let twin = all.iter().find(|it| it.site == site && it.change == mutant.change);
-    twin.is_some_and(|twin| twin.shape == mutant.shape)
+    let twin = |site| all.iter().find(|it| it.site == site && it.change == mutant.change);
+    let alike = verdict.strip_prefix("copy: as ").and_then(twin);
+    let kin = verdict.strip_prefix("copy: in leave_record, as ").and_then(twin);
+    alike.is_some_and(|twin| twin.shape == mutant.shape)
+        || kin.is_some_and(|twin| twin.place.is_some() && twin.place == mutant.place)
 }
 
 fn verdict(
@@ -453,11 +519,15 @@ fn verdict(
 
 /// The scenario and seed that noticed it when the table was written last.
 fn noticed_before(subject: Subject, mutant: &Mutant) -> Option<(Scenario, u64)> {
+    let (name, seed) = written_before(subject, mutant)?.split_once(' ')?;
+    Some((Scenario::named(name)?, seed.parse().ok()?))
+}
+
+/// What the table said of it when it was written last.
+fn written_before(subject: Subject, mutant: &Mutant) -> Option<&'static str> {
     let part = LAST_TABLE.split("\n## ").find(|part| part.starts_with(subject.title()))?;
     let start = format!("| {} | {} | ", mutant.site, mutant.change);
-    let verdict = part.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"))?;
-    let (name, seed) = verdict.split_once(' ')?;
-    Some((Scenario::named(name)?, seed.parse().ok()?))
+    part.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"))
 }
 
 const LAST_TABLE: &str = include_str!("../MUTANTS.md");
@@ -476,7 +546,8 @@ scenario and a seed that go wrong with it, or says why none does: *equivalent* o
 that the memory model lets anybody see; *not shown* ones would need load buffering, which the memory
 does not generate; a *gap* is one that somebody should notice, and no run that was tried does; *not
 reached* is a line that no run comes to; a *copy* is not reached either, but the same instruction
-between the same neighbours is noticed elsewhere: both come from one inlined function. Written by
+between the same neighbours, or the same one of `leave_record` (wait.cuh), is noticed elsewhere:
+both come from one inlined function. Written by
 `cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
 test replays each row that names one.
 ";

@@ -20,7 +20,8 @@ pub const LAUNCH: u64 = 9;
 
 /// A rank.
 pub struct Rank {
-    memory: Rc<WeakMemory>,
+    /// In which it lies.
+    pub memory: Rc<WeakMemory>,
     /// Its number.
     pub number: u32,
     /// As it lies in device memory.

@@ -333,7 +333,10 @@ impl World {
             }
             let rank = fault.rank() as usize;
             match fault {
-                Fault::BadOp { .. } | Fault::BadPort { .. } => {}
+                Fault::BadOp { .. }
+                | Fault::BadPort { .. }
+                | Fault::LinkDown { .. }
+                | Fault::FetchFault { .. } => {}
                 Fault::NoAlarm { .. } => self.hosts[rank].is_mute = true,
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),
@@ -362,9 +365,12 @@ impl World {
             self.memory.get(self.claim_words[number], &mut claim).expect("it was allocated");
             let is_claimed = u32::from_le_bytes(claim) == ringdove_kernels::launch::RECORD_CLAIMED;
             let host = &self.hosts[number];
+            let failed = self.engines[number].failure().is_some();
+            let has_told = !failed || host.is_mute || host.has_alarmed();
             let has_heard = host.launches_seen() == gpu.ends;
             let knows =
                 (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
+            let knows = knows && (has_told || self.stopped_hosts.contains(&number));
             gpu.is_stopped
                 || gpu.queue.is_empty()
                     && gpu.running.iter().all(|block| self.has_ended(*block))
@@ -401,7 +407,12 @@ impl World {
                 self.stats.descriptors += self.engines[engine].poll()? as u64;
             }
             Actor::Lane { engine, lane } => self.engines[engine].work(lane)?,
-            Actor::Host(host) => self.hosts[host].step(),
+            Actor::Host(host) => {
+                self.hosts[host].step();
+                if self.engines[host].failure().is_some() && !self.hosts[host].is_mute {
+                    self.hosts[host].alarm();
+                }
+            }
         }
         Ok(())
     }
@@ -416,7 +427,7 @@ impl World {
             }
         }
         for (number, engine) in self.engines.iter().enumerate() {
-            agents.push((format!("engine {number}"), engine.agent));
+            agents.push((format!("engine {number}"), engine.agent()));
             for lane in 0..engine.lanes() {
                 agents.push((format!("engine {number} lane {lane}"), engine.lane_agent(lane)));
             }

@@ -4,7 +4,7 @@ use super::collect::Part;
 use super::{Member, Parent, RootSide, grace};
 use crate::bootstrap::frame::MESSAGE_BYTES_MAX;
 use crate::bootstrap::message::{Call, Down, Message, Up, cut, encode_with};
-use crate::bootstrap::net::{ConnectionId, Net};
+use crate::bootstrap::net::{ConnectionId, Wire};
 use crate::error::BootstrapError;
 use crate::id::Rank;
 use std::sync::Arc;
@@ -25,19 +25,25 @@ pub(super) struct Calling {
 
 impl Member {
     /// The owner calls.
-    pub(super) fn begin(&mut self, net: &mut Net, call: Call, bytes: Vec<u8>, deadline: Instant) {
-        self.calling = Some(Calling { call, since: net.now, deadline, timeout_sent: false });
+    pub(super) fn begin(
+        &mut self,
+        net: &mut dyn Wire,
+        call: Call,
+        bytes: Vec<u8>,
+        deadline: Instant,
+    ) {
+        self.calling = Some(Calling { call, since: net.now(), deadline, timeout_sent: false });
         self.contribute(net, call, bytes);
     }
 
     /// This rank's own contribution to the call in progress.
-    pub(super) fn contribute(&mut self, net: &mut Net, call: Call, bytes: Vec<u8>) {
+    pub(super) fn contribute(&mut self, net: &mut dyn Wire, call: Call, bytes: Vec<u8>) {
         let me = self.me();
         self.add(net, self.collect.sequence(), call, me, vec![(me, bytes)]);
     }
 
     /// Contributions came up.
-    pub(super) fn up(&mut self, net: &mut Net, from: ConnectionId, up: Up, behind: &[u8]) {
+    pub(super) fn up(&mut self, net: &mut dyn Wire, from: ConnectionId, up: Up, behind: &[u8]) {
         if let Some(fault) = self.misplaced(from, &up) {
             return self.fail(net, fault);
         }
@@ -69,7 +75,7 @@ impl Member {
         })
     }
 
-    fn add(&mut self, net: &mut Net, sequence: u64, call: Call, by: Rank, parts: Vec<Part>) {
+    fn add(&mut self, net: &mut dyn Wire, sequence: u64, call: Call, by: Rank, parts: Vec<Part>) {
         match self.collect.add(sequence, call, by, parts) {
             Err(fault) => self.fail(net, fault),
             Ok(()) => self.check_for_left(net),
@@ -77,7 +83,7 @@ impl Member {
     }
 
     /// A call is in progress that somebody next to us will never make.
-    fn check_for_left(&mut self, net: &mut Net) {
+    fn check_for_left(&mut self, net: &mut dyn Wire) {
         let Some(call) = self.collect.call() else { return };
         let own = self.leaving_until.is_some().then(|| self.me());
         let parent = match self.parent {
@@ -94,7 +100,7 @@ impl Member {
     }
 
     /// Passes on what has come in, upwards, or downwards from the top.
-    pub(super) fn pass_on(&mut self, net: &mut Net) {
+    pub(super) fn pass_on(&mut self, net: &mut dyn Wire) {
         match self.parent {
             Parent::Nobody => match self.collect.take_whole(self.plan.rank_count) {
                 Ok(None) => {}
@@ -118,7 +124,7 @@ impl Member {
     }
 
     /// The whole came down.
-    pub(super) fn down(&mut self, net: &mut Net, down: &Down, behind: &[u8], message: &[u8]) {
+    pub(super) fn down(&mut self, net: &mut dyn Wire, down: &Down, behind: &[u8], message: &[u8]) {
         let fits = down.sequence == self.collect.sequence()
             && down.lengths.len() == self.plan.rank_count as usize;
         let parts = fits.then(|| cut(behind, down.lengths.iter().copied()));
@@ -142,7 +148,7 @@ impl Member {
         }
     }
 
-    fn complete(&mut self, net: &mut Net, message: &Arc<[u8]>, whole: Vec<Vec<u8>>) {
+    fn complete(&mut self, net: &mut dyn Wire, message: &Arc<[u8]>, whole: Vec<Vec<u8>>) {
         self.children.keys().for_each(|&child| net.send_bytes(child, message));
         self.collect.advance();
         self.calling = None;
@@ -175,14 +181,14 @@ impl Member {
         calling.into_iter().chain(self.leaving_until).min()
     }
 
-    pub(super) fn watch_calls(&mut self, net: &mut Net) {
-        if self.leaving_until.is_some_and(|until| until <= net.now) || self.all_have_left() {
+    pub(super) fn watch_calls(&mut self, net: &mut dyn Wire) {
+        if self.leaving_until.is_some_and(|until| until <= net.now()) || self.all_have_left() {
             self.finished = true;
             return self.shared.update(|state| state.gone = true);
         }
-        let due = self.calls_deadline().is_some_and(|deadline| deadline <= net.now);
+        let due = self.calls_deadline().is_some_and(|deadline| deadline <= net.now());
         let Some(calling) = self.calling.as_mut().filter(|_| due) else { return };
-        let (call, waited) = (calling.call, net.now.saturating_duration_since(calling.since));
+        let (call, waited) = (calling.call, net.now().saturating_duration_since(calling.since));
         match self.parent {
             Parent::Linked(rank, _) if calling.timeout_sent => {
                 let what = format!("an answer of the parent of {} to {call}", self.plan.rank);
@@ -197,7 +203,13 @@ impl Member {
     }
 
     /// Somebody's time is over: the top knows for whom they waited.
-    pub(super) fn expired(&mut self, net: &mut Net, sequence: u64, call: Call, waited: Duration) {
+    pub(super) fn expired(
+        &mut self,
+        net: &mut dyn Wire,
+        sequence: u64,
+        call: Call,
+        waited: Duration,
+    ) {
         // Contributions that came in with the same batch of events count.
         self.pass_on(net);
         if self.finished || sequence != self.collect.sequence() {
@@ -218,7 +230,7 @@ impl Member {
     }
 
     /// Sends the neighbours a notice that this rank makes no more calls.
-    pub(super) fn say_farewell(&mut self, net: &mut Net) {
+    pub(super) fn say_farewell(&mut self, net: &mut dyn Wire) {
         self.check_for_left(net);
         // One that has left before keeps its end open until we have said it too.
         let parent = self.connection_to_parent();
@@ -229,7 +241,7 @@ impl Member {
         self.shared.update(|state| state.farewell = true);
     }
 
-    pub(super) fn neighbour_leaves(&mut self, net: &mut Net, from: ConnectionId) {
+    pub(super) fn neighbour_leaves(&mut self, net: &mut dyn Wire, from: ConnectionId) {
         if let Parent::Linked(rank, parent) = self.parent
             && parent == from
         {

@@ -19,7 +19,7 @@ use super::connection::Identity;
 use super::frame::MESSAGE_BYTES_MAX;
 use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Call, Join, Message, Term, Welcome, decode, encode};
-use super::net::{ConnectionId, Event, Net, TaskId};
+use super::net::{ConnectionId, Event, TaskId, Wire};
 use super::reactor::{Request, Task};
 use super::root::{ADDRESSES_MAX, version_error};
 use super::shared::Shared;
@@ -32,7 +32,7 @@ use calls::{Calling, LINGER};
 use collect::Collect;
 use report::Later;
 use seek::Seeker;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,7 +93,7 @@ pub(super) struct Member {
     root: RootSide,
     tree: Option<Tree>,
     parent: Parent,
-    children: HashMap<ConnectionId, Child>,
+    children: BTreeMap<ConnectionId, Child>,
     collect: Collect,
     calling: Option<Calling>,
     later: Later,
@@ -105,8 +105,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(id: TaskId, mut plan: Plan, shared: Arc<Shared>) -> Self {
-        let now = Instant::now();
+    pub fn new(id: TaskId, mut plan: Plan, shared: Arc<Shared>, now: Instant) -> Self {
         let scope = plan.listens.scope;
         let root: Vec<_> =
             std::mem::take(&mut plan.root).into_iter().map(|a| localised(a, scope)).collect();
@@ -117,7 +116,7 @@ impl Member {
             root: RootSide::Seeking(Seeker::new(root, own, now)),
             tree: None,
             parent: Parent::Unknown,
-            children: HashMap::new(),
+            children: BTreeMap::new(),
             collect: Collect::new(),
             calling: None,
             later: Later::default(),
@@ -140,7 +139,7 @@ fn identity(plan: &Plan, role: Role) -> Identity {
 }
 
 impl Task for Member {
-    fn start(&mut self, net: &mut Net) {
+    fn start(&mut self, net: &mut dyn Wire) {
         let Some(listener) = self.plan.listener.take() else { return };
         if let Err(cause) = net.listen(self.id, listener, identity(&self.plan, Role::Parent)) {
             let what = "cannot listen for child ranks".to_owned();
@@ -148,7 +147,7 @@ impl Task for Member {
         }
     }
 
-    fn event(&mut self, net: &mut Net, event: Event) {
+    fn event(&mut self, net: &mut dyn Wire, event: Event) {
         if self.finished {
             return;
         }
@@ -168,7 +167,7 @@ impl Task for Member {
         }
     }
 
-    fn request(&mut self, net: &mut Net, request: Request) {
+    fn request(&mut self, net: &mut dyn Wire, request: Request) {
         if self.finished {
             return;
         }
@@ -176,12 +175,12 @@ impl Task for Member {
             Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
             Request::End(fault) => self.fail(net, fault),
             Request::Note { to, bytes } => self.send_note(net, to, &bytes),
-            Request::Later(delay, report) => self.later.add(after(net.now, delay), report),
+            Request::Later(delay, report) => self.later.add(after(net.now(), delay), report),
             Request::Leave => self.leave(net),
         }
     }
 
-    fn tick(&mut self, net: &mut Net) {
+    fn tick(&mut self, net: &mut dyn Wire) {
         if self.finished {
             return;
         }
@@ -196,7 +195,8 @@ impl Task for Member {
         } else {
             self.watch_assembly(net);
         }
-        self.send_to_parent(net, Some(net.now));
+        let now = net.now();
+        self.send_to_parent(net, Some(now));
         self.pass_on(net);
     }
 
@@ -213,7 +213,7 @@ impl Task for Member {
         self.finished
     }
 
-    fn broken(&mut self, net: &mut Net, what: String) {
+    fn broken(&mut self, net: &mut dyn Wire, what: String) {
         self.fail(net, BootstrapError::Panicked { by: self.me().to_string(), what });
     }
 }
@@ -238,14 +238,14 @@ impl Member {
     }
 
     /// Our connection reached somebody who holds the secret.
-    fn reached(&mut self, net: &mut Net, at: ConnectionId, hello: Hello, address: SocketAddr) {
+    fn reached(&mut self, net: &mut dyn Wire, at: ConnectionId, hello: Hello, address: SocketAddr) {
         if hello.version != PROTOCOL {
             return self.end_with(&version_error(self.me(), address, hello.version));
         }
         match &mut self.root {
             RootSide::Seeking(seeker) if seeker.attempt() == Some(at) => {
                 self.root = RootSide::Joined(at, address);
-                let spent = net.now.saturating_duration_since(self.started);
+                let spent = net.now().saturating_duration_since(self.started);
                 let join = Join {
                     rank_count: self.plan.rank_count,
                     terms: std::mem::take(&mut self.plan.terms),
@@ -259,7 +259,7 @@ impl Member {
         let Parent::Seeking(parent, seeker) = &mut self.parent else { return };
         if hello.rank != *parent {
             net.end(at);
-            return seeker.failed(format!("{} listens there, not {parent}", hello.rank), net.now);
+            return seeker.failed(format!("{} listens there, not {parent}", hello.rank), net.now());
         }
         self.parent = Parent::Linked(*parent, at);
         net.admit(at, MESSAGE_BYTES_MAX);
@@ -287,13 +287,19 @@ impl Member {
     }
 
     /// Somebody with the secret came to our listener.
-    fn child_came(&mut self, net: &mut Net, at: ConnectionId, hello: Hello, address: SocketAddr) {
+    fn child_came(
+        &mut self,
+        net: &mut dyn Wire,
+        at: ConnectionId,
+        hello: Hello,
+        address: SocketAddr,
+    ) {
         let rank = hello.rank;
         // Before our own Welcome has come we cannot judge, and take whoever holds the secret.
         let expected = self.tree.is_none_or(|tree| tree.children(self.me()).contains(&rank.0));
         let is_new = !self.children.values().any(|child| child.rank == rank);
         if hello.version != PROTOCOL || !expected || !is_new || self.live {
-            net.log_limited(self.id, |left_out| {
+            net.log_limited(self.id, &mut |left_out| {
                 let rank = rank.0;
                 tracing::warn!(%address, rank, expected, is_new, left_out, "refused a child rank");
             });
@@ -308,7 +314,7 @@ impl Member {
 
     fn message(
         &mut self,
-        net: &mut Net,
+        net: &mut dyn Wire,
         from: ConnectionId,
         message: Message,
         behind: &[u8],
@@ -345,14 +351,14 @@ impl Member {
     }
 
     /// The root knows all ranks, and sends this one its place.
-    fn welcomed(&mut self, net: &mut Net, welcome: Welcome) {
+    fn welcomed(&mut self, net: &mut dyn Wire, welcome: Welcome) {
         let tree = Tree { rank_count: self.plan.rank_count, fan_out: welcome.fan_out.max(1) };
         self.tree = Some(tree);
         self.shared.update(|state| state.parent = tree.parent(self.plan.rank));
         let children = tree.children(self.me());
-        let strangers = self.children.extract_if(|_, child| !children.contains(&child.rank.0));
+        let strangers = self.children.extract_if(.., |_, child| !children.contains(&child.rank.0));
         for (connection, child) in strangers {
-            net.log_limited(self.id, |left_out| {
+            net.log_limited(self.id, &mut |left_out| {
                 let rank = child.rank.0;
                 tracing::warn!(rank, left_out, "a rank connected to the wrong parent");
             });
@@ -374,13 +380,13 @@ impl Member {
         let places = welcome.parent.into_iter().take(ADDRESSES_MAX);
         let places = places.map(|address| localised(address, scope)).collect();
         let own = identity(&self.plan, Role::Child);
-        self.parent = Parent::Seeking(parent, Seeker::new(places, own, net.now));
+        self.parent = Parent::Seeking(parent, Seeker::new(places, own, net.now()));
     }
 
-    fn closed(&mut self, net: &mut Net, connection: ConnectionId, cause: String) {
+    fn closed(&mut self, net: &mut dyn Wire, connection: ConnectionId, cause: String) {
         match &mut self.root {
             RootSide::Seeking(seeker) if seeker.attempt() == Some(connection) => {
-                return seeker.failed(cause, net.now);
+                return seeker.failed(cause, net.now());
             }
             RootSide::Joined(root, address) if *root == connection => {
                 let address = address.to_string();
@@ -391,7 +397,7 @@ impl Member {
         }
         match &mut self.parent {
             Parent::Seeking(_, seeker) if seeker.attempt() == Some(connection) => {
-                return seeker.failed(cause, net.now);
+                return seeker.failed(cause, net.now());
             }
             Parent::Linked(rank, parent) if *parent == connection => {
                 let rank = *rank;
@@ -409,7 +415,7 @@ impl Member {
         }
     }
 
-    fn lost(&mut self, net: &mut Net, rank: Rank, cause: String) {
+    fn lost(&mut self, net: &mut dyn Wire, rank: Rank, cause: String) {
         self.fail(net, BootstrapError::Lost { rank, by: Some(self.me()), cause });
     }
 
@@ -426,8 +432,8 @@ impl Member {
             }
     }
 
-    fn watch_assembly(&mut self, net: &mut Net) {
-        if self.assembly_deadline() > net.now {
+    fn watch_assembly(&mut self, net: &mut dyn Wire) {
+        if self.assembly_deadline() > net.now() {
             return;
         }
         let (target, tried) = match (&self.root, &self.parent) {
@@ -441,18 +447,18 @@ impl Member {
             }
             _ => ("the others".into(), "nothing".into()),
         };
-        let waited = net.now.saturating_duration_since(self.started);
+        let waited = net.now().saturating_duration_since(self.started);
         let rank = self.me();
         self.fail(net, BootstrapError::Unreachable { rank, target, tried, waited });
     }
 
     /// Ends the job for everybody, for a reason that this rank found.
-    fn fail(&mut self, net: &mut Net, fault: BootstrapError) {
+    fn fail(&mut self, net: &mut dyn Wire, fault: BootstrapError) {
         self.relay(net, mio::Token(0), fault);
     }
 
     /// Ends the job for everybody but the one who sent the notice.
-    fn relay(&mut self, net: &mut Net, from: ConnectionId, fault: BootstrapError) {
+    fn relay(&mut self, net: &mut dyn Wire, from: ConnectionId, fault: BootstrapError) {
         let message = encode(&Message::Fault(fault.clone()));
         let parent = self.connection_to_parent();
         let root = match self.root {
@@ -485,13 +491,13 @@ impl Member {
         }
     }
 
-    fn leave(&mut self, net: &mut Net) {
+    fn leave(&mut self, net: &mut dyn Wire) {
         if !self.live {
             let why = "it timed out before all ranks had joined".to_owned();
             return self.fail(net, BootstrapError::Aborted { by: self.me(), why });
         }
         self.send_to_parent(net, None);
-        self.leaving_until = Some(net.now + LINGER);
+        self.leaving_until = Some(net.now() + LINGER);
         self.say_farewell(net);
     }
 }

@@ -2,13 +2,13 @@
 
 use super::{Member, Parent};
 use crate::bootstrap::message::{Message, encode_with};
-use crate::bootstrap::net::{ConnectionId, Net};
+use crate::bootstrap::net::{ConnectionId, Wire};
 use crate::error::BootstrapError;
 use crate::id::Rank;
 
 impl Member {
     /// Sends a note of this rank on its way.
-    pub(super) fn send_note(&mut self, net: &mut Net, to: Rank, bytes: &[u8]) {
+    pub(super) fn send_note(&mut self, net: &mut dyn Wire, to: Rank, bytes: &[u8]) {
         let from = self.me();
         self.pass_note(net, from, to, bytes);
     }
@@ -16,7 +16,7 @@ impl Member {
     /// A note has come in over `at`.
     pub(super) fn note(
         &mut self,
-        net: &mut Net,
+        net: &mut dyn Wire,
         at: ConnectionId,
         from: Rank,
         to: Rank,
@@ -28,7 +28,7 @@ impl Member {
         self.pass_note(net, from, to, bytes);
     }
 
-    fn pass_note(&mut self, net: &mut Net, from: Rank, to: Rank, bytes: &[u8]) {
+    fn pass_note(&mut self, net: &mut dyn Wire, from: Rank, to: Rank, bytes: &[u8]) {
         if to == self.me() {
             return self.shared.receive_note(from, bytes);
         }

@@ -2,7 +2,7 @@
 
 use super::{Member, Parent};
 use crate::bootstrap::message::{Message, encode_with};
-use crate::bootstrap::net::Net;
+use crate::bootstrap::net::Wire;
 use crate::bootstrap::reactor::Report;
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ impl Later {
 
 impl Member {
     /// Sends the parent what is due at `now`; everything where `now` is `None`.
-    pub(super) fn send_to_parent(&mut self, net: &mut Net, now: Option<Instant>) {
+    pub(super) fn send_to_parent(&mut self, net: &mut dyn Wire, now: Option<Instant>) {
         for report in self.later.take(now) {
             let bytes = report();
             // A parent that has left has nothing to compare with any more.

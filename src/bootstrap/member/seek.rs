@@ -1,7 +1,7 @@
 //! Looking for somebody who listens at one of several addresses and may not be up yet.
 
 use crate::bootstrap::connection::Identity;
-use crate::bootstrap::net::{ConnectionId, Net, TaskId};
+use crate::bootstrap::net::{ConnectionId, TaskId, Wire};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ impl Seeker {
     }
 
     /// Begins the next attempt if it is time for one.
-    pub fn tick(&mut self, net: &mut Net, owner: TaskId) {
-        if self.attempt.is_none() && self.not_before <= net.now && !self.places.is_empty() {
+    pub fn tick(&mut self, net: &mut dyn Wire, owner: TaskId) {
+        if self.attempt.is_none() && self.not_before <= net.now() && !self.places.is_empty() {
             let (address, _) = self.places[self.next];
             self.attempt = Some(net.connect(owner, address, self.own));
         }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::verdict::ABORTED;
-use super::{Kernels, Options};
+use super::{Kernels, Options, devices};
 use crate::engine::{Engine, Manner, Route};
 use crate::host::Host;
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
@@ -68,14 +68,17 @@ impl<'a> Run<'a> {
         self.add_ports(&verified);
         let routes: Vec<_> = (0..self.ranks.len()).map(|rank| self.routes(rank, all)).collect();
         let abort_words: Vec<_> = self.ranks.iter().map(|it| it.communicator.abort).collect();
+        let manner = self.options.collective.manner;
+        let manner = Manner { mutant: self.options.host, ..manner };
+        let mut engines = devices(&self.memory, self.options, &self.ranks, &routes, manner)?;
         for (rank, routes) in routes.into_iter().enumerate() {
             self.fill(rank);
             self.ranks[rank].publish();
-            let manner = self.options.collective.manner;
-            let manner = Manner { mutant: self.options.host, ..manner };
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.memory, &communicator, abort_words.clone());
+            let engine = engines
+                .pop_front()
+                .unwrap_or_else(|| Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner));
+            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
             self.world.add_rank(engine, host, communicator.record_claim);
             self.launch(rank, &verified, kernels)?;
         }
@@ -153,6 +156,7 @@ impl<'a> Run<'a> {
             let (own, there) = (self.ranks[rank].ports[*number as usize], self.other_end(*end));
             routes.push(Route {
                 lane: *number as usize,
+                peer: own.peer as usize,
                 // Slots are named by their addresses.
                 source: 0,
                 destination: there.slots,

@@ -209,8 +209,8 @@ impl<'a> Run<'a> {
             self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
             self.groups.push(group);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.memory, &communicator, abort_words.clone());
+            let engine = Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner);
+            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
             self.world.add_rank(engine, host, communicator.record_claim);
         }
         self.draw_steps();
@@ -263,6 +263,7 @@ impl<'a> Run<'a> {
                 let receive = back.nth(number % LANES as usize).expect("a pair has as many");
                 Route {
                     lane: number,
+                    peer,
                     source: windows[rank],
                     destination: windows[peer],
                     arrival: receive.signal,

@@ -109,12 +109,13 @@ impl Setup<'_> {
         let (input, output) = (self.inputs[0], self.outputs[1]);
         let ends = [(0, there), (input, there), (0, output), (input, output)];
         for (kind, (source, destination)) in ends.into_iter().enumerate() {
-            let route = Route { lane, source, destination, arrival, completion, bytes: 0 };
+            let route = Route { lane, peer: 1, source, destination, arrival, completion, bytes: 0 };
             self.routes[0][kind * blocks as usize + lane] = route;
         }
         let grant_word = here + slots_bytes;
         self.routes[1].push(Route {
             lane,
+            peer: 0,
             source: 0,
             destination: grant_word,
             arrival: credits,

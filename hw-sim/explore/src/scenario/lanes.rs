@@ -40,16 +40,17 @@ impl Setup<'_> {
                 ..shape
             });
             let lane = block as usize;
-            let route = |destination, arrival| Route {
+            let route = |peer, destination, arrival| Route {
                 lane,
+                peer,
                 source: 0,
                 destination,
                 arrival,
                 completion: 0,
                 bytes: 0,
             };
-            self.routes[0].push(route(there, arrivals));
-            self.routes[1].push(route(0, credits));
+            self.routes[0].push(route(1, there, arrivals));
+            self.routes[1].push(route(0, 0, credits));
             let (mut sends, mut receives) = (Vec::new(), Vec::new());
             for message in 0..messages {
                 let at = self.offset(block, message);

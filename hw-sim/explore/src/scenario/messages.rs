@@ -14,7 +14,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::collectives::check_plan_record;
-use super::{Kernels, Options};
+use super::{Kernels, Options, devices};
 use crate::engine::{Engine, Manner, Route};
 use crate::host::Host;
 use crate::rank::Rank;
@@ -190,13 +190,16 @@ impl<'a> Run<'a> {
             self.add_ports(rank);
         }
         let abort_words: Vec<_> = self.ranks.iter().map(|it| it.communicator.abort).collect();
-        for rank in 0..self.ranks.len() {
-            let routes = self.routes(rank);
+        let manner = Manner { mutant: self.options.host, ..self.options.groups.manner };
+        let routes: Vec<_> = (0..self.ranks.len()).map(|rank| self.routes(rank)).collect();
+        let mut engines = devices(&self.memory, self.options, &self.ranks, &routes, manner)?;
+        for (rank, routes) in routes.into_iter().enumerate() {
             self.ranks[rank].publish();
-            let manner = Manner { mutant: self.options.host, ..self.options.groups.manner };
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.memory, &communicator, abort_words.clone());
+            let engine = engines
+                .pop_front()
+                .unwrap_or_else(|| Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner));
+            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
             self.world.add_rank(engine, host, communicator.record_claim);
         }
         (0..self.ranks.len()).try_for_each(|rank| self.launch(rank, kernels))
@@ -250,6 +253,7 @@ impl<'a> Run<'a> {
                 let grant_word = there.slots + u64::from(slots * slot_bytes);
                 let route = Route {
                     lane: number as usize,
+                    peer,
                     source: 0,
                     destination: if side == Side::Send { there.slots } else { grant_word },
                     arrival: there.signal,

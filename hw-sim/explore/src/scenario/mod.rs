@@ -17,14 +17,15 @@ use hwsim_ptx::weak::{Drawn, Options as MemoryOptions, WeakMemory};
 use hwsim_ptx::{Kernel, Module};
 use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::ptx;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use crate::engine::{Engine, Manner, Route};
+use crate::engine::{Engine, Manner, Route, device_engines};
 use crate::fault::Fault;
 use crate::host::Host;
+use crate::members;
 use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
@@ -85,6 +86,15 @@ pub enum Scenario {
     GroupsFaults,
     /// As `Groups`; all are launched several times, as graphs are replayed.
     Graphs,
+    /// Device engines in the place of proxies.
+    Device,
+    /// The same, and a GPU, an engine or a link stops, a source cannot be read, or a host aborts.
+    DeviceFaults,
+    /// Jobs that are created, split and dropped: the control plane of communicators.
+    Members,
+    /// The same; a process dies, is cut off, late or of another opinion, aborts, or a connection
+    /// breaks, and those that are left form another job.
+    MembersFaults,
     /// One of these, drawn.
     Random,
 }
@@ -108,11 +118,13 @@ pub enum Traffic {
     Collectives,
     /// As [`Scenario::Groups`].
     Groups,
+    /// As [`Scenario::Members`].
+    Members,
 }
 
 impl Traffic {
     /// All, by name.
-    pub const ALL: [(&'static str, Self); 8] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -121,10 +133,15 @@ impl Traffic {
         ("experts", Self::Experts),
         ("collectives", Self::Collectives),
         ("groups", Self::Groups),
+        ("members", Self::Members),
     ];
 
     /// Those of the executor.
     pub const OF_EXECUTOR: [Self; 4] = [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants];
+
+    /// Those that device engines serve, too.
+    pub const OF_DEVICE: [Self; 5] =
+        [Self::Ring, Self::Grants, Self::User, Self::Collectives, Self::Groups];
 
     /// Those that clocks matter to.
     pub const OF_WAITS: [Self; 6] =
@@ -138,7 +155,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 21] = [
+    pub const ALL: [(&'static str, Self); 25] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -159,11 +176,15 @@ impl Scenario {
         ("groups", Self::Groups),
         ("groups-faults", Self::GroupsFaults),
         ("graphs", Self::Graphs),
+        ("device", Self::Device),
+        ("device-faults", Self::DeviceFaults),
+        ("members", Self::Members),
+        ("members-faults", Self::MembersFaults),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 19] = [
+    pub const DRAWN: [Self; 23] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -183,6 +204,10 @@ impl Scenario {
         Self::Groups,
         Self::GroupsFaults,
         Self::Graphs,
+        Self::Device,
+        Self::DeviceFaults,
+        Self::Members,
+        Self::MembersFaults,
     ];
 
     /// Its name.
@@ -206,6 +231,7 @@ impl Scenario {
             Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
+            Self::Members | Self::MembersFaults => Some(Traffic::Members),
             _ => None,
         }
     }
@@ -356,6 +382,9 @@ fn perform(
     options: &Options,
     events_kept: usize,
 ) -> (Result<Stats, Box<Failure>>, World) {
+    if options.traffic == Traffic::Members {
+        return perform_members(options);
+    }
     let drawn = Drawn::new(options.seed, options.plain_percent);
     let memory_options =
         MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
@@ -387,8 +416,7 @@ fn perform(
             let mut setup = Setup::new(&memory, options);
             setup.lay_out();
             setup.break_programs();
-            setup.start(kernels);
-            let outcome = setup.world.run(turns_max);
+            let outcome = setup.start(kernels).and_then(|()| setup.world.run(turns_max));
             (outcome.and_then(|stats| setup.check().map(|()| stats)), setup.world)
         }
     };
@@ -397,6 +425,32 @@ fn perform(
         Box::new(Failure { options, reason, events: world.last_events(), stats })
     });
     (outcome, world)
+}
+
+/// The device engines of all ranks; none where proxies serve.
+fn devices(
+    memory: &Rc<WeakMemory>,
+    options: &Options,
+    ranks: &[Rank],
+    routes: &[Vec<Route>],
+    manner: Manner,
+) -> Result<VecDeque<Engine>, String> {
+    let Some(shape) = &options.device else { return Ok(VecDeque::new()) };
+    let of_device = options.faults.iter().filter(|fault| fault.is_of_device());
+    let faults = of_device.map(ToString::to_string).collect::<Vec<_>>().join(",");
+    device_engines(memory, ranks, routes, (shape, manner, &faults)).map(VecDeque::from)
+}
+
+/// A run without GPUs: its world stays empty.
+fn perform_members(options: &Options) -> (Result<Stats, Box<Failure>>, World) {
+    let mut run = members::Run::new(&options.members, options.seed);
+    let outcome = run.run().map_err(|reason| {
+        let (events, stats) = (run.last_events(), Stats::default());
+        Box::new(Failure { options: options.clone(), reason, events, stats })
+    });
+    let drawn = Drawn::new(options.seed, 0);
+    let memory = Rc::new(WeakMemory::new(Box::new(drawn), MemoryOptions::default()));
+    (outcome, World::new(&memory, options.seed))
 }
 
 struct Setup<'a> {
@@ -445,7 +499,7 @@ impl<'a> Setup<'a> {
             Traffic::LowLatency => self.exchange(),
             Traffic::Grants => self.grant(),
             Traffic::User => self.use_handles(),
-            Traffic::Experts | Traffic::Collectives | Traffic::Groups => {
+            Traffic::Experts | Traffic::Collectives | Traffic::Groups | Traffic::Members => {
                 unreachable!("these runs have a setup of their own")
             }
         }
@@ -482,20 +536,24 @@ impl<'a> Setup<'a> {
         }
     }
 
-    fn start(&mut self, kernels: &Kernels) {
+    fn start(&mut self, kernels: &Kernels) -> Result<(), String> {
         let Options { blocks, threads, launches, calls, traffic, .. } = *self.options;
         let words = u64::from(self.options.rounds()) * buffer_bytes(self.options) / 4;
         self.world.reports_ends = traffic != Traffic::User;
         let abort_words = self.ranks.each_ref().map(|rank| rank.communicator.abort);
-        let manner = Manner { mutant: self.options.host, ..Manner::default() };
+        let watches_abort = self.options.device.is_some();
+        let manner = Manner { mutant: self.options.host, watches_abort, ..Manner::default() };
+        let mut engines = devices(&self.memory, self.options, &self.ranks, &self.routes, manner)?;
         for rank in 0..2 {
             let data: Vec<u32> = (0..words).map(|index| Self::word(rank, index)).collect();
             self.ranks[rank].set(self.inputs[rank], bytemuck::cast_slice(&data));
             self.ranks[rank].publish();
             let routes = std::mem::take(&mut self.routes[rank]);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.memory, &communicator, abort_words.to_vec());
+            let engine = engines
+                .pop_front()
+                .unwrap_or_else(|| Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner));
+            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.to_vec());
             self.world.add_rank(engine, host, communicator.record_claim);
             if traffic == Traffic::User {
                 for launch in 0..launches {
@@ -512,6 +570,7 @@ impl<'a> Setup<'a> {
                 self.world.launch(rank as u32, &kernels.executor, (blocks, threads), params);
             }
         }
+        Ok(())
     }
 
     /// What one call works on.

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{GroupShape, PlanShape, Scenario, Shape, Traffic};
-use crate::engine::HostMutant;
+use crate::engine::{DeviceShape, HostMutant};
 use crate::fault::Fault;
+use crate::members::Shape as MembersShape;
 use crate::rank::NEVER_NS;
 
 /// Turns within which most runs end: faults strike at powers of two below.
@@ -56,6 +57,10 @@ pub struct Options {
     pub collective: PlanShape,
     /// What runs of groups draw beside.
     pub groups: GroupShape,
+    /// What runs of members draw.
+    pub members: MembersShape,
+    /// What device engines are like; without, engines are proxies.
+    pub device: Option<DeviceShape>,
     /// What the host's code is weakened to: for its mutants. Never drawn.
     pub host: Option<HostMutant>,
     /// Faults that were named, and not drawn; they are among `faults`, too.
@@ -95,6 +100,9 @@ impl FromStr for Change {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.traffic == Traffic::Members {
+            return write!(f, "members: {}", self.members);
+        }
         let on = |flag| if flag { "on" } else { "off" };
         write!(
             f,
@@ -124,6 +132,9 @@ impl fmt::Display for Options {
         if self.traffic == Traffic::Groups {
             write!(f, "{}", self.groups)?;
         }
+        if let Some(device) = &self.device {
+            write!(f, "{device}")?;
+        }
         if self.timeout_ns != NEVER_NS {
             write!(f, ", waits expire after {} looks", self.timeout_ns)?;
         }
@@ -145,6 +156,9 @@ impl Options {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0971_0e5e);
         let traffic = match scenario.traffic() {
             Some(traffic) => traffic,
+            None if matches!(scenario, Scenario::Device | Scenario::DeviceFaults) => {
+                Traffic::OF_DEVICE[random.usize(..Traffic::OF_DEVICE.len())]
+            }
             None if scenario == Scenario::Clock => {
                 Traffic::OF_WAITS[random.usize(..Traffic::OF_WAITS.len())]
             }
@@ -171,6 +185,8 @@ impl Options {
             plain_percent: [20, 50, 80][random.usize(..3)],
             tears: random.bool(),
             stalls: random.bool(),
+            members: MembersShape::default(),
+            device: None,
             host: None,
             shape: Shape::default(),
             collective: PlanShape::default(),
@@ -215,7 +231,18 @@ impl Options {
             options.threads = [32, 64][random.usize(..2)];
             (options.launches, options.calls) = (random.u32(1..=3), 1);
         }
+        if traffic == Traffic::Members {
+            let fails = scenario == Scenario::MembersFaults;
+            options.members = MembersShape::draw(&mut random, fails);
+        }
+        if matches!(scenario, Scenario::Device | Scenario::DeviceFaults) {
+            options.device = Some(DeviceShape::draw(&mut random));
+        }
         let strike = match scenario {
+            Scenario::DeviceFaults => {
+                options.lose_engine(&mut random);
+                scenario
+            }
             Scenario::Graphs => {
                 options.groups.replays = random.u32(2..=3);
                 scenario
@@ -359,6 +386,9 @@ impl Options {
                 self.ranks()
             ));
         }
+        if fault.is_of_device() && self.device.is_none() {
+            return Err(format!("{fault}: the run of seed {} has no device engines", self.seed));
+        }
         fault.move_into(self.blocks);
         self.faults.push(fault);
         self.named_faults.push(fault);
@@ -406,6 +436,28 @@ impl Options {
             // Without a deadline somebody has to say so.
             let other = (rank + 1) % ranks;
             self.faults.push(Fault::Abort { rank: other, turn: strike(random) });
+        }
+    }
+
+    /// A device engine fails, or as above.
+    fn lose_engine(&mut self, random: &mut fastrand::Rng) {
+        let ranks = self.ranks();
+        let rank = random.u32(0..ranks);
+        let most_log2 = random.u32(0..=5);
+        let request = random.u64(0..1 << most_log2);
+        match random.u32(0..3) {
+            0 => self.faults.push(Fault::LinkDown { rank, request }),
+            1 => self.faults.push(Fault::FetchFault { rank, request }),
+            _ => {
+                self.lose_rank(ranks, random);
+                if random.bool() {
+                    self.kill_what_stops();
+                }
+                // Each of many lanes may have to wait so long, one after the other.
+                if self.timeout_ns != NEVER_NS {
+                    self.timeout_ns = 1 << random.u32(4..=7);
+                }
+            }
         }
     }
 

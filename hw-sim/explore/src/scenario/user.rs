@@ -117,6 +117,7 @@ impl Setup<'_> {
                 let lanes = signals[1 - rank].iter().zip(&signals[rank]).enumerate();
                 routes.extend(lanes.map(|(lane, ([arrival, _], [_, completion]))| Route {
                     lane,
+                    peer: 1 - rank,
                     source,
                     destination,
                     arrival: *arrival,

@@ -18,7 +18,7 @@ impl Channel {
         if self.phase != Phase::Running {
             return false;
         }
-        self.look_at_ring();
+        self.look_at_ring(dma);
         let begin = self.status.position;
         while let Some(&words) = self.seen.front() {
             let position = self.status.position;
@@ -50,12 +50,12 @@ impl Channel {
 
     /// Copies slots out of the ring as far as their words prove themselves (R2, R3). A slot is read
     /// once (R6); it cannot be rung again before the tail has passed it (R4).
-    fn look_at_ring(&mut self) {
+    fn look_at_ring(&mut self, dma: &Dma<'_>) {
         let slots = 1u64 << self.control.ring_log2;
         while (self.seen.len() as u64) < slots {
             let position = self.status.position + self.seen.len() as u64;
             let lap_is_even = (position >> self.control.ring_log2).is_multiple_of(2);
-            let words = self.registers.slot(position & (slots - 1));
+            let words = dma.slot(&self.registers, position & (slots - 1));
             if words.iter().any(|word| (word & LAP_BIT != 0) != lap_is_even) {
                 break;
             }

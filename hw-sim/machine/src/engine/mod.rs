@@ -19,6 +19,7 @@ mod error;
 pub mod fault;
 mod fetch;
 mod link;
+mod model;
 mod node;
 mod queue;
 mod registers;
@@ -29,6 +30,7 @@ mod write;
 
 pub use bar::Bars;
 pub use error::EngineError;
+pub use model::{EngineMemory, EngineModel};
 pub use registers::{bar_bytes, identity, identity_bytes, link_address, make_bar};
 pub use ringdove_kernels::bar::{Identity, PCI_CLASS, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL};
 pub(crate) use service::KernelWatch;

@@ -120,18 +120,7 @@ impl EngineNode {
         let dma = Dma::new(memory);
         let mut progress = Progress::default();
         for index in 0..self.channels.len() {
-            let (channel, device) = self.with_device(index);
-            if device.is_stalled() {
-                continue;
-            }
-            progress.worked |= channel.obey(&dma);
-            let EngineDevice { faults, taken, .. } = device;
-            progress.worked |= channel.take_descriptors(&dma, |request| {
-                request.spoilt = faults.fetch_faults(*taken);
-                let delay = faults.delay(*taken);
-                request.held_until = (!delay.is_zero()).then(|| now + delay);
-                *taken += 1;
-            });
+            progress.worked |= self.look(index, &dma, now);
         }
         progress.worked |= self.serve_links(&dma, now);
         for _ in 0..SUB_REQUESTS_PER_STEP {
@@ -139,13 +128,37 @@ impl EngineNode {
                 progress.worked |= self.fetch(index, &dma, now);
             }
         }
-        for channel in &mut self.channels {
-            if !self.devices[channel.engine].is_stalled() {
-                channel.show();
-                progress.waits |= channel.status.in_flight > 0;
-            }
+        for index in 0..self.channels.len() {
+            progress.waits |= self.show(index);
         }
         progress
+    }
+
+    /// Obeys a channel's host, and takes what stands in its ring. True if there was anything.
+    pub fn look(&mut self, index: usize, dma: &Dma<'_>, now: Instant) -> bool {
+        let (channel, device) = self.with_device(index);
+        if device.is_stalled() {
+            return false;
+        }
+        let obeyed = channel.obey(dma);
+        let EngineDevice { faults, taken, .. } = device;
+        let took = channel.take_descriptors(dma, |request| {
+            request.spoilt = faults.fetch_faults(*taken);
+            let delay = faults.delay(*taken);
+            request.held_until = (!delay.is_zero()).then(|| now + delay);
+            *taken += 1;
+        });
+        obeyed || took
+    }
+
+    /// Shows a channel's counters. True if requests are under way.
+    pub fn show(&mut self, index: usize) -> bool {
+        let (channel, device) = self.with_device(index);
+        if device.is_stalled() {
+            return false;
+        }
+        channel.show();
+        channel.status.in_flight > 0
     }
 
     fn with_device(&mut self, index: usize) -> (&mut Channel, &mut EngineDevice) {
@@ -155,7 +168,7 @@ impl EngineNode {
     }
 
     /// Sends one sub-request of a channel. A lane whose peer has no room lets others go first.
-    fn fetch(&mut self, index: usize, dma: &Dma<'_>, now: Instant) -> bool {
+    pub fn fetch(&mut self, index: usize, dma: &Dma<'_>, now: Instant) -> bool {
         let (channel, device) = self.with_device(index);
         if device.is_stalled() {
             return false;

@@ -197,6 +197,8 @@ fn term(token: &str) -> Result<Term, String> {
 
 fn tokens(text: &str) -> Result<Vec<String>, String> {
     let mut tokens = Vec::new();
+    // Some files have a space between a thread and its register.
+    let text = text.replace(": ", ":");
     let mut rest = text.trim_start();
     let marks = ["/\\", "\\/", "==", "!=", "=", "(", ")", "~"];
     while !rest.is_empty() {
@@ -222,7 +224,7 @@ mod tests {
     /// If this fails, a test's verdict is about another condition than the one in its file.
     #[test]
     fn conditions_bind_as_written() {
-        let formula = Formula::parse(r"(P0:r1 == 1 /\ x != 2 \/ 1:r0 = 3)").unwrap();
+        let formula = Formula::parse(r"(P0: r1 == 1 /\ x != 2 \/ 1:r0 = 3)").unwrap();
         let register = |thread, value| (Name::Register(thread, format!("r{}", 1 - thread)), value);
         let outcome = |list: &[(Name, i64)]| list.iter().cloned().collect::<Outcome>();
         assert!(formula.holds(&outcome(&[register(0, 1)])));

@@ -1,11 +1,9 @@
-//! The engine of one rank: the real proxy, and lanes that move data.
+//! The real proxy, and lanes that move data.
 //!
 //! A lane is an agent of its own, as a copy engine's stream or a queue pair is. Its writes of data
 //! become visible in any order; its signals come behind them (R9), and that is all it promises.
 
-mod transport;
-
-use hwsim_ptx::memory::{Order, Scope, Strength};
+use hwsim_ptx::memory::Strength;
 use hwsim_ptx::weak::{AgentId, Place, WeakMemory};
 use ringdove::engine::{
     Alarm, Attachment, AttachmentHandle, AttachmentParts, EngineSettings, Lane as ProxyLane, Proxy,
@@ -21,40 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::transport::{Queues, Submitted};
+use super::{ANY_BYTES, HostMutant, Manner, Route, strength};
 use crate::rank::Rank;
-use transport::{Queues, Submitted};
 
-/// Bytes that a route may touch, where its setup does not say: as far as offsets reach.
-const ANY_BYTES: u64 = 1 << 40;
 /// Pieces in which a lane moves data, where it moves it piece by piece.
 const PIECE_BYTES: u64 = 64;
-
-/// One ordering of the host's code, weakened to relaxed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostMutant {
-    /// `ring::Consumer::load`: the acquire load of a slot's first word.
-    FirstWord,
-    /// The same of its second word.
-    SecondWord,
-    /// Both.
-    BothWords,
-    /// `ring::Consumer::poll`: the release store of the tail.
-    Tail,
-    /// A transport raises signals with no regard to the data before (R9).
-    Signal,
-}
-
-impl HostMutant {
-    /// Does it weaken the load of this word of a slot?
-    fn weakens(self, word: usize) -> bool {
-        match self {
-            Self::FirstWord => word.is_multiple_of(2),
-            Self::SecondWord => !word.is_multiple_of(2),
-            Self::BothWords => true,
-            Self::Tail | Self::Signal => false,
-        }
-    }
-}
 
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]
@@ -63,18 +33,6 @@ pub struct HostWords {
     agent: AgentId,
     address: u64,
     mutant: Option<HostMutant>,
-}
-
-/// What an ordering of Rust is on memory that a GPU shares.
-fn strength(ordering: Ordering) -> Strength {
-    let order = match ordering {
-        Ordering::Relaxed => Order::Relaxed,
-        Ordering::Acquire => Order::Acquire,
-        Ordering::Release => Order::Release,
-        Ordering::AcqRel => Order::AcquireRelease,
-        _ => Order::SequentiallyConsistent,
-    };
-    Strength { order, scope: Scope::System }
 }
 
 impl Row64 for HostWords {
@@ -100,56 +58,6 @@ impl Word64 for HostWords {
         let ordering = if is_weak { Ordering::Relaxed } else { ordering };
         let written = self.memory.write(self.agent, self.address, 8, strength(ordering), &bytes);
         written.expect("the word was allocated");
-    }
-}
-
-/// Where a route leads.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Route {
-    /// The lane that carries it.
-    pub lane: usize,
-    /// What source offsets count from.
-    pub source: u64,
-    /// What destination offsets count from.
-    pub destination: u64,
-    /// How far both reach; 0: as far as offsets do.
-    pub bytes: u64,
-    /// The word that an arrival raises.
-    pub arrival: u64,
-    /// The word that a completion raises; 0 where there is none.
-    pub completion: u64,
-}
-
-/// How an engine works, beyond what its rank says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manner {
-    /// Descriptors that a step takes at most, and transfers that wait for the transport.
-    pub batch: usize,
-    /// Contiguous transfers are merged up to so many bytes.
-    pub coalesce_bytes: u64,
-    /// Transfers that the transport takes before it says no.
-    pub room: usize,
-    /// Lanes move data piece by piece, in any order.
-    pub splits: bool,
-    /// It stops once the abort word is raised.
-    pub watches_abort: bool,
-    /// Lanes write words of eight bytes whole, as low-latency messages need.
-    pub whole_words: bool,
-    /// What is weakened.
-    pub mutant: Option<HostMutant>,
-}
-
-impl Default for Manner {
-    fn default() -> Self {
-        Self {
-            batch: 4,
-            coalesce_bytes: 0,
-            room: usize::MAX,
-            splits: false,
-            watches_abort: false,
-            whole_words: false,
-            mutant: None,
-        }
     }
 }
 
@@ -184,8 +92,8 @@ impl Alarm for Noticed {
     }
 }
 
-/// An engine.
-pub struct Engine {
+/// A proxy with its lanes.
+pub struct ProxyEngine {
     memory: Rc<WeakMemory>,
     /// Its host thread.
     pub agent: AgentId,
@@ -199,7 +107,7 @@ pub struct Engine {
     steps: u64,
 }
 
-impl Engine {
+impl ProxyEngine {
     /// The engine of `rank`, with these routes.
     pub fn new(memory: &Rc<WeakMemory>, rank: &Rank, routes: &[Route], manner: Manner) -> Self {
         let agent = memory.agent(Place::Outside);

@@ -1,0 +1,116 @@
+//! What a seed draws of a run of members.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strike {
+    /// The process of a rank dies.
+    Dies { rank: u32, at: Duration },
+    /// Nothing reaches it any more, or comes from it.
+    CutOff { rank: u32, at: Duration },
+    /// One of its connections breaks.
+    Reset { rank: u32, at: Duration },
+    /// It aborts the world.
+    Aborts { rank: u32, at: Duration },
+    /// It comes when the others have given up.
+    Late { rank: u32 },
+    /// It brings another value than the others.
+    Disagrees { rank: u32 },
+}
+
+impl Strike {
+    /// When it strikes; `None`: from the beginning on.
+    pub fn at(self) -> Option<Duration> {
+        match self {
+            Self::Dies { at, .. }
+            | Self::CutOff { at, .. }
+            | Self::Reset { at, .. }
+            | Self::Aborts { at, .. } => Some(at),
+            Self::Late { .. } | Self::Disagrees { .. } => None,
+        }
+    }
+
+    /// Is a rank cut off, which the others cannot tell from one that is slow?
+    pub fn is_cut_off(self) -> bool {
+        matches!(self, Self::CutOff { .. })
+    }
+}
+
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dies { rank, at } => write!(f, "process {rank} dies after {at:?}"),
+            Self::CutOff { rank, at } => write!(f, "process {rank} is cut off after {at:?}"),
+            Self::Reset { rank, at } => {
+                write!(f, "a connection of process {rank} breaks after {at:?}")
+            }
+            Self::Aborts { rank, at } => write!(f, "process {rank} aborts after {at:?}"),
+            Self::Late { rank } => write!(f, "process {rank} comes too late"),
+            Self::Disagrees { rank } => write!(f, "process {rank} brings another value"),
+        }
+    }
+}
+
+/// What is drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Processes, each with a rank of the world.
+    pub ranks: u32,
+    /// Children of a rank in the tree, at most.
+    pub fan_out: u32,
+    /// Parts into which the world is split; 0: it is not.
+    pub parts: u32,
+    /// Calls of each job before it is split or dropped.
+    pub calls: u32,
+    /// What goes wrong.
+    pub strike: Option<Strike>,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, strike: None }
+    }
+}
+
+impl Shape {
+    /// Draws one; `fails`: with something that goes wrong.
+    pub fn draw(random: &mut fastrand::Rng, fails: bool) -> Self {
+        let ranks = random.u32(1..=9);
+        let parts = [0, 0, 2, 3][random.usize(..4)].min(ranks);
+        let mut shape = Self {
+            ranks,
+            fan_out: random.u32(1..=4),
+            parts,
+            calls: random.u32(1..=3),
+            strike: None,
+        };
+        if fails {
+            let rank = random.u32(..ranks);
+            let longest_log2 = random.u32(8..=22);
+            let at = Duration::from_micros(random.u64(..1 << longest_log2));
+            shape.strike = Some(match random.u32(..8) {
+                0 | 1 => Strike::Dies { rank, at },
+                2 | 3 => Strike::CutOff { rank, at },
+                4 => Strike::Reset { rank, at },
+                5 => Strike::Aborts { rank, at },
+                6 if ranks > 1 => Strike::Late { rank },
+                7 if ranks > 1 => Strike::Disagrees { rank },
+                _ => Strike::Reset { rank, at },
+            });
+        }
+        shape
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, fan_out, parts, calls, strike } = self;
+        write!(
+            f,
+            "{ranks} processes, trees of {fan_out} children, {parts} parts, {calls} calls of a job"
+        )?;
+        strike.as_ref().map_or(Ok(()), |strike| write!(f, "; {strike}"))
+    }
+}
