@@ -1,0 +1,126 @@
+//! What a call whose plan is cached costs its caller. Its own test, since it counts allocations of
+//! the whole process.
+
+mod hardware;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use hardware::{is_real, on_machine};
+use nix::time::{ClockId, clock_gettime};
+use ringdove::{Communicator, ReduceOp, Registered, Settings, open_device};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region as Allocations, StatsAlloc};
+use std::alloc::System;
+use std::sync::Arc;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const RANKS: usize = 4;
+/// Rounds of calls on all ranks whose median counts; the least of the series does, since others
+/// use the machine, too.
+const ROUNDS: usize = 50;
+const SERIES: usize = 5;
+/// The bar: nanoseconds of a call, the virtual driver's share left out.
+const CALL_NS_MAX: u64 = 3_000;
+
+struct Rank {
+    communicator: Communicator,
+    stream: Arc<CudaStream>,
+    registered: Registered<f32>,
+    plain: CudaSlice<f32>,
+}
+
+fn ranks(bytes: usize) -> Vec<Rank> {
+    let contexts: Vec<_> = (0..RANKS).map(|ordinal| open_device(ordinal).unwrap()).collect();
+    let communicators = Communicator::init_all(&contexts, &Settings::from_env().unwrap()).unwrap();
+    let rank = |communicator: Communicator| {
+        let stream = communicator.context().new_stream().unwrap();
+        let buffer = || stream.alloc_zeros::<f32>(bytes / 4).unwrap();
+        let (registered, plain) = (buffer(), buffer());
+        stream.synchronize().unwrap();
+        let registered = communicator.register(registered).unwrap();
+        Rank { communicator, stream, registered, plain }
+    };
+    communicators.into_iter().map(rank).collect()
+}
+
+/// Processor time, in nanoseconds: of this thread, and of it what the virtual driver takes.
+struct Clock {
+    driver: extern "C" fn() -> u64,
+    _library: libloading::Library,
+}
+
+impl Clock {
+    fn open() -> Self {
+        // SAFETY: the library is loaded already, by the same name.
+        let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+        // SAFETY: this is the function's type, and the library is kept.
+        let driver = unsafe { library.get("hwsim_driver_nanoseconds") }.map(|symbol| *symbol);
+        Self { driver: driver.unwrap(), _library: library }
+    }
+
+    fn now(&self) -> [u64; 2] {
+        let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+        let whole = time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64;
+        [whole, (self.driver)()]
+    }
+}
+
+/// What a call takes of the library, and of the driver, in nanoseconds: the median of rounds.
+fn measure(ranks: &mut [Rank], clock: &Clock, in_row: usize, registered: bool) -> [u64; 2] {
+    let mut series = [[0; 2]; ROUNDS];
+    for round in &mut series {
+        let began = clock.now();
+        for Rank { communicator, stream, registered: buffer, plain } in &mut *ranks {
+            for _ in 0..in_row {
+                let called = match registered {
+                    true => communicator.all_reduce_in_place(buffer, ReduceOp::Sum, stream),
+                    false => communicator.all_reduce_in_place(plain, ReduceOp::Sum, stream),
+                };
+                called.unwrap();
+            }
+        }
+        let [whole, driver] = clock.now();
+        let (whole, driver) = (whole - began[0], driver - began[1]);
+        let calls = (RANKS * in_row) as u64;
+        *round = [whole.saturating_sub(driver) / calls, driver / calls];
+        ranks.iter().for_each(|rank| rank.stream.synchronize().unwrap());
+    }
+    series.sort_unstable();
+    series[ROUNDS / 2]
+}
+
+/// If this fails, whoever enqueues small calls pays more for each than its work on the GPU.
+#[test]
+fn a_call_on_a_cached_plan_is_cheap_and_allocates_nothing() {
+    on_machine("pcie4", || {
+        if is_real() {
+            return tally::skip("virtual-only", "this test leaves the virtual driver's share out");
+        }
+        let clock = Clock::open();
+        let mut missed = Vec::new();
+        // With stores, and with an engine.
+        for bytes in [8 << 10, 256 << 10] {
+            let mut ranks = ranks(bytes);
+            for registered in [true, false] {
+                for in_row in [1, 8] {
+                    measure(&mut ranks, &clock, in_row, registered);
+                    let allocations = Allocations::new(ALLOCATOR);
+                    let all =
+                        [(); SERIES].map(|()| measure(&mut ranks, &clock, in_row, registered));
+                    let change = allocations.change();
+                    let [own, driver] = all.into_iter().min().unwrap();
+                    let name = format!(
+                        "{bytes} bytes, registered: {registered}, {in_row} in a row: {own} ns, \
+                         and {driver} ns in the virtual driver; {} allocations",
+                        change.allocations
+                    );
+                    println!("{name}");
+                    if own > CALL_NS_MAX || change.allocations + change.reallocations != 0 {
+                        missed.push(name);
+                    }
+                }
+            }
+        }
+        assert!(missed.is_empty(), "at most {CALL_NS_MAX} ns and none: {missed:#?}");
+    });
+}
