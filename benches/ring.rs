@@ -12,7 +12,8 @@ use ringdove::engine::{EngineSettings, Lane, Proxy, RegionDescriptor, Route};
 use ringdove::id::{LaneId, Rank, RouteId};
 use ringdove::ring::Committed;
 use std::hint::black_box;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use support::transports::NullTransport;
 use support::{TestRank, TestRing, put};
 
@@ -111,5 +112,46 @@ fn proxy_steps(criterion: &mut Criterion) {
     idle_step(criterion);
 }
 
-criterion_group!(benches, push_to_poll, proxy_steps);
+/// From a push on one core to its poll on another: half of the way there and back, each thread on a
+/// core of its own.
+fn between_cores(criterion: &mut Criterion) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let [here, there, ..] = cores[..] else {
+        return println!("ring: skipped: two cores are needed");
+    };
+    let (there_ring, mut questions) = TestRing::new(LOG2);
+    let (back_ring, mut answers) = TestRing::new(LOG2);
+    let stop = AtomicBool::new(false);
+    let descriptor = put(1, 4096, 8192, 4096);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            core_affinity::set_for_current(there);
+            let mut one = [Committed::default()];
+            while !stop.load(Ordering::Relaxed) {
+                if questions.poll(&mut one) == 1 {
+                    back_ring.producer.push(&descriptor, || true).expect("the ring is empty");
+                }
+            }
+        });
+        core_affinity::set_for_current(here);
+        let mut group = criterion.benchmark_group("ring");
+        group.bench_function("push to poll between two cores", |bencher| {
+            bencher.iter_custom(|iterations| {
+                let mut one = [Committed::default()];
+                let start = Instant::now();
+                for _ in 0..iterations {
+                    there_ring.producer.push(&descriptor, || true).expect("it is empty");
+                    while answers.poll(&mut one) == 0 {
+                        std::hint::spin_loop();
+                    }
+                }
+                start.elapsed() / 2
+            });
+        });
+        group.finish();
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+criterion_group!(benches, push_to_poll, proxy_steps, between_cores);
 criterion_main!(benches);

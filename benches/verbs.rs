@@ -4,7 +4,7 @@
 //! `RINGDOVE_TEST_ADAPTER` names the adapter, which must be one that reaches itself (the virtual
 //! one, SoftRoCE, or a port with loopback). Rows are medians of a few rounds.
 //!
-//! With `compare SIZE DEPTH MESSAGES` as arguments it measures that one case like `ib_write_bw -s
+//! With `proxy` as an argument it prints the second table alone. With `compare SIZE DEPTH MESSAGES` as arguments it measures that one case like `ib_write_bw -s
 //! SIZE -t DEPTH -n MESSAGES`: one queue pair, one size, the same number in flight; but with an
 //! arrival signal behind each message, as every transfer of the engine has one. The last line is
 //! the bandwidth in MB/s (10^6 bytes), which `tests/rxe/compare` reads.
@@ -12,6 +12,7 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use nix::time::{ClockId, clock_gettime};
 use ringdove::engine::{EngineSettings, Lane, Proxy, RegionDescriptor, Route};
 use ringdove::id::{LaneId, RouteId};
 use ringdove::transport::verbs::VerbsSettings;
@@ -37,6 +38,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().position(|argument| argument == "compare") {
         Some(at) => compare(&settings, &arguments[at + 1..]),
+        None if std::env::args().any(|argument| argument == "proxy") => proxy(&settings),
         None => {
             table(&settings);
             proxy(&settings);
@@ -136,47 +138,61 @@ fn median(values: impl Iterator<Item = f64>) -> (f64, f64) {
     (values[values.len() / 2], values[values.len() - 1] - values[0])
 }
 
-/// From doorbell to doorbell: descriptors in a ring, drained by a proxy, posted to the adapter.
+/// From doorbell to doorbell: descriptors of eight lanes in a ring, drained by a proxy, posted to
+/// the adapter. Processor time of this thread.
 fn proxy(settings: &VerbsSettings) {
     const DESCRIPTORS: u64 = 64;
-    let settings = VerbsSettings { queue_pairs: 1, queue_depth: 256, ..settings.clone() };
-    println!("\n{:>10}{:>28}{:>28}", "bytes", "proxy step, ns each", "with completion, ns each");
-    for size in [64, 4096] {
-        let [from, to] = pair(&settings, BYTES_MAX, 1);
+    const LANES: u32 = 8;
+    println!("\n# processor time of the proxy's step for each descriptor: data and signal");
+    println!(
+        "{:>10}{:>14}{:>14}{:>28}",
+        "bytes", "queue pairs", "posted, ns", "with completion, ns"
+    );
+    for (size, queue_pairs) in [(64, 1), (64, 8), (4096, 1), (4096, 8)] {
+        let settings = VerbsSettings { queue_pairs, queue_depth: 256, ..settings.clone() };
+        let [from, to] = pair(&settings, BYTES_MAX, LANES);
         let Side { transport, data, signal_region, adapter, data_region, signals, .. } = from;
         let mut rank = TestRank::new(0, 8, transport);
         let (attachment, handle) = rank.attachment(&EngineSettings::default());
-        let lane = Lane { peer: RANKS[1], arrival: Some(to.signal_address(0)), completion: None };
-        handle.add_lane(LaneId(0), lane).expect("the lane is new");
         let side = |base: u64| RegionDescriptor { base, length_bytes: BYTES_MAX as u64 };
-        let (source, destination) = (side(data.base_address()), side(to.data.base_address()));
-        let route = Route { lane: LaneId(0), source, destination };
-        handle.add_route(RouteId(1), route).expect("the engine runs");
+        for number in 0..LANES {
+            let arrival = Some(to.signal_address(number as usize));
+            let ends = Lane { peer: RANKS[1], arrival, completion: None };
+            handle.add_lane(LaneId(number), ends).expect("the lane is new");
+            let (source, destination) = (side(data.base_address()), side(to.data.base_address()));
+            let route = Route { lane: LaneId(number), source, destination };
+            handle.add_route(RouteId(number), route).expect("the engine runs");
+        }
         let mut engine = Proxy::new(&EngineSettings::default());
         engine.attach(attachment);
         let mut one = || {
             for index in 0..DESCRIPTORS {
                 // Gaps between them, so that they are not joined into one.
                 let offset = 2 * index * size;
-                let descriptor = put(1, offset, offset, size as u32);
+                let descriptor = put(index as u32 % LANES, offset, offset, size as u32);
                 rank.ring.producer.push(&descriptor, || true).expect("the ring has room");
             }
-            let start = Instant::now();
+            let start = processor_time();
             let mut taken = 0;
             while taken < DESCRIPTORS {
                 taken += engine.step(Duration::ZERO).submitted;
             }
-            let posted = start.elapsed();
+            let posted = processor_time() - start;
             while engine.step(Duration::ZERO).is_waiting() {}
             let each = |time: Duration| time.as_nanos() as f64 / DESCRIPTORS as f64;
-            (each(posted), each(start.elapsed()))
+            (each(posted), each(processor_time() - start))
         };
-        let times: Vec<_> = (0..50).map(|_| one()).collect();
+        let times: Vec<_> = (0..400).map(|_| one()).collect();
         let (posted, _) = median(times.iter().map(|(posted, _)| *posted));
         let (ended, _) = median(times.iter().map(|(_, ended)| *ended));
-        println!("{size:>10}{posted:>28.0}{ended:>28.0}");
+        println!("{size:>10}{queue_pairs:>14}{posted:>14.0}{ended:>28.0}");
         drop((engine, signal_region, data_region, signals, adapter));
     }
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux has it").into()
 }
 
 fn compare(settings: &VerbsSettings, arguments: &[String]) {

@@ -158,9 +158,11 @@ impl AttachmentHandle {
     /// Says that launches up to number `count` are about to be enqueued, and wakes the engine's
     /// thread, which then rests no more until as many have ended.
     pub fn announce(&self, count: u64) {
-        // Relaxed: the wake orders it before the thread's next look.
+        // Relaxed: the waker orders it before the thread's next look.
         self.shared.launches_announced.store(count, Ordering::Relaxed);
-        self.wake();
+        if let Some(waker) = self.shared.waker.get() {
+            waker.announce();
+        }
     }
 
     /// Wakes the engine's thread if it is parked, and makes it look sharp for a while.

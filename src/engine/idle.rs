@@ -13,7 +13,6 @@
 use super::EngineSettings;
 use super::crowd::{Crowd, ReadyThreads};
 use super::proxy::{Expects, Progress};
-use std::thread;
 use std::time::Duration;
 
 /// In a crowd a thread parks for this share of the time in which it has had nothing to do, ...
@@ -55,16 +54,22 @@ impl IdlePolicy {
         self.park = self.settings.park_min;
     }
 
-    /// Pauses as [`choose`](Self::choose) says. True if time has passed that the caller has not
-    /// counted.
-    pub(super) fn pause(&mut self, progress: &Progress, leaving: bool, now: Duration) -> bool {
+    /// Pauses as [`choose`](Self::choose) says; `park` parks the thread. True if time has passed
+    /// that the caller has not counted.
+    pub(super) fn pause(
+        &mut self,
+        progress: &Progress,
+        leaving: bool,
+        now: Duration,
+        park: impl FnOnce(Duration),
+    ) -> bool {
         match self.choose(progress, leaving, now) {
             Pause::None => return false,
             Pause::Spin => {
                 std::hint::spin_loop();
                 return false;
             }
-            Pause::Park(limit) => thread::park_timeout(limit),
+            Pause::Park(limit) => park(limit),
         }
         true
     }

@@ -6,7 +6,7 @@
 
 use super::attachment::Attachment;
 use super::idle::IdlePolicy;
-use super::proxy::{AttachmentKey, Detached, Progress, Proxy};
+use super::proxy::{AttachmentKey, Detached, Expects, Progress, Proxy};
 use super::{AttachmentHandle, AttachmentParts, EngineSettings};
 use crate::error::{Error, Result};
 use crate::settings::CPUS_MAX;
@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,33 @@ const ANSWER_GRACE: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Waker {
     thread: Thread,
-    nudges: Arc<AtomicU64>,
+    sleep: Arc<Sleep>,
+}
+
+/// What a proxy thread and those who wake it share.
+#[derive(Default)]
+struct Sleep {
+    /// Wakes so far.
+    nudges: AtomicU64,
+    /// The thread is about to begin a park that a launch ends, or is in it.
+    rests: AtomicBool,
+}
+
+impl Sleep {
+    /// Parks the calling thread, which has seen so many nudges; not if there are more by now. A
+    /// thread that awaits doorbells looks for them by itself, soon: a launch does not end its park.
+    fn park(&self, limit: Duration, awaits_doorbells: bool, nudges_seen: u64) {
+        if awaits_doorbells {
+            return thread::park_timeout(limit);
+        }
+        // Sequentially consistent, as are nudge and look in `Waker::announce`: one of the two sides
+        // sees what the other one has written.
+        self.rests.store(true, Ordering::SeqCst);
+        if self.nudges.load(Ordering::SeqCst) == nudges_seen {
+            thread::park_timeout(limit);
+        }
+        self.rests.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Waker {
@@ -35,8 +61,19 @@ impl Waker {
     /// the thread is awake; never blocks.
     pub fn wake(&self) {
         // Relaxed: the count only resets the idle policy; unpark orders what matters.
-        self.nudges.fetch_add(1, Ordering::Relaxed);
+        self.sleep.nudges.fetch_add(1, Ordering::Relaxed);
         self.thread.unpark();
+    }
+
+    /// As [`wake`](Self::wake), for a launch: a thread that is awake, or awaits the doorbells of
+    /// another launch, costs the caller no call of the kernel.
+    pub(super) fn announce(&self) {
+        // Sequentially consistent: pairs with `Sleep::park`. What was announced before is seen by
+        // whoever sees the nudge.
+        self.sleep.nudges.fetch_add(1, Ordering::SeqCst);
+        if self.sleep.rests.load(Ordering::SeqCst) {
+            self.thread.unpark();
+        }
     }
 }
 
@@ -218,14 +255,14 @@ impl Worker {
         let (sender, requests) = unbounded();
         let (started, pinned) = bounded(1);
         let (ending, ended) = bounded(1);
-        let nudges = Arc::new(AtomicU64::new(0));
+        let sleep = Arc::new(Sleep::default());
         let core =
             (!settings.cores.is_empty()).then(|| settings.cores[index % settings.cores.len()]);
         let body = Body {
             proxy: Proxy::new(settings),
             requests,
             departures: Vec::new(),
-            nudges: nudges.clone(),
+            sleep: sleep.clone(),
             idle: IdlePolicy::new(settings),
             epoch: Instant::now(),
         };
@@ -240,7 +277,7 @@ impl Worker {
                 what: format!("start of thread {name}"),
                 cause: error.to_string(),
             })?;
-        let waker = Waker { thread: join.thread().clone(), nudges };
+        let waker = Waker { thread: join.thread().clone(), sleep };
         let link = Link { requests: sender, waker, load: Arc::new(AtomicUsize::new(0)) };
         let worker = Self { name: name.clone(), link, ended, join: Some(join) };
         match wait(&pinned, ANSWER_GRACE, &worker.link.waker, "a proxy thread to start")? {
@@ -277,7 +314,7 @@ struct Body {
     requests: Receiver<Request>,
     /// Who waits for which attachment to leave.
     departures: Vec<(AttachmentKey, Sender<Detached>)>,
-    nudges: Arc<AtomicU64>,
+    sleep: Arc<Sleep>,
     idle: IdlePolicy,
     epoch: Instant,
 }
@@ -293,14 +330,18 @@ impl Body {
             if steps.is_multiple_of(STEPS_PER_CLOCK_READ) {
                 now = self.epoch.elapsed();
             }
+            // Before the step: what was announced later is no reason to park. Acquire: what was
+            // announced before is seen. Pairs with `Waker::announce`.
+            let nudges = self.sleep.nudges.load(Ordering::Acquire);
             let progress = self.step(now);
             self.deliver_departures(now);
-            let nudges = self.nudges.load(Ordering::Relaxed);
             if nudges != nudges_seen {
                 nudges_seen = nudges;
                 self.idle.reset();
             }
-            if self.idle.pause(&progress, !self.departures.is_empty(), now) {
+            let awaits_doorbells = progress.expects == Expects::Launch;
+            let park = |limit| self.sleep.park(limit, awaits_doorbells, nudges_seen);
+            if self.idle.pause(&progress, !self.departures.is_empty(), now, park) {
                 now = self.epoch.elapsed();
             }
         }

@@ -3,7 +3,7 @@
 
 use super::position::ProcessTreePosition;
 use super::record::{CallRecord, Outbox};
-use super::signature::{Signature, compare};
+use super::signature::{NamedValue, Signature, compare};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use std::collections::{HashMap, VecDeque};
@@ -11,6 +11,9 @@ use std::collections::{HashMap, VecDeque};
 /// How far one rank may run ahead of the slowest before its calls are refused: a bound for the
 /// matcher, far above what any stream can hold.
 const AHEAD_MAX: usize = 1 << 16;
+
+/// Signatures whose memory is kept: as many as calls that wait for other ranks in most programs.
+const SPARE_MAX: usize = 64;
 
 /// What the ranks of one communicator have called: those of this process, and, for each process
 /// that is its child, whoever called first there.
@@ -28,6 +31,8 @@ pub(crate) struct CallMatcher {
     must_schedule: bool,
     /// Sends and receives that wait for their counterpart, by (from, to).
     transfers: HashMap<Pair, Unmatched>,
+    /// Signatures that are done with: the next ones take their memory.
+    spare: Vec<Signature>,
 }
 
 #[derive(Debug)]
@@ -65,6 +70,7 @@ impl CallMatcher {
             outbox: Outbox::default(),
             must_schedule: false,
             transfers: HashMap::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -88,11 +94,17 @@ impl CallMatcher {
     ///
     /// # Errors
     /// [`Error::Disagreement`] where another rank's call with this number differs.
-    pub fn collective(&mut self, rank: Rank, number: u64, signature: Signature) -> Result<()> {
+    pub fn collective(&mut self, rank: Rank, number: u64, signature: &[NamedValue]) -> Result<()> {
         self.post(rank, number, signature, true)
     }
 
-    fn post(&mut self, rank: Rank, number: u64, signature: Signature, is_own: bool) -> Result<()> {
+    fn post(
+        &mut self,
+        rank: Rank,
+        number: u64,
+        signature: &[NamedValue],
+        is_own: bool,
+    ) -> Result<()> {
         let unexpected =
             || Error::argument("number of a collective", "the next one of its rank", number);
         *self.calls.get_mut(rank.index()).ok_or_else(unexpected)? = number + 1;
@@ -104,23 +116,25 @@ impl CallMatcher {
             return Err(unexpected());
         }
         if index == self.collectives.len() {
+            let signature = self.kept(signature);
             let posted = Posted { rank, signature, calls: 0, is_own: false };
             self.collectives.push_back(posted);
         } else {
             let posted = &self.collectives[index];
             let call = format_args!("collective {number}");
-            compare(&call, rank, &signature, posted.rank, &posted.signature)?;
+            compare(&call, rank, signature, posted.rank, &posted.signature)?;
         }
         let posted = &mut self.collectives[index];
         posted.calls += 1;
         // The calls of this process's ranks are equal, so the parent process is sent the first one.
         if is_own && !std::mem::replace(&mut posted.is_own, true) && self.position.has_parent {
             let record = CallRecord::Collective { rank: rank.0, number };
-            self.must_schedule |= self.outbox.add(record, posted.signature.clone());
+            self.must_schedule |= self.outbox.add(record, &posted.signature);
         }
         let posting = self.position.local + self.position.children;
-        while self.collectives.front().is_some_and(|posted| posted.calls as usize == posting) {
-            self.collectives.pop_front();
+        let is_complete = |posted: &mut Posted| posted.calls as usize == posting;
+        while let Some(posted) = self.collectives.pop_front_if(is_complete) {
+            self.give_back(posted.signature);
             self.first += 1;
         }
         Ok(())
@@ -134,12 +148,27 @@ impl CallMatcher {
     pub fn receive(&mut self, record: CallRecord, signature: Signature) -> Result<()> {
         match record {
             CallRecord::Collective { rank, number } => {
-                self.post(Rank(rank), number, signature, false)
+                self.post(Rank(rank), number, &signature, false)
             }
             CallRecord::Transfer { rank, from, to } => {
                 let pair = Pair { from: Rank(from), to: Rank(to) };
-                self.transfer(Rank(rank), pair, signature)
+                self.transfer(Rank(rank), pair, &signature)
             }
+        }
+    }
+
+    /// A signature to keep. In a program that repeats its calls this allocates nothing.
+    fn kept(&mut self, terms: &[NamedValue]) -> Signature {
+        let mut signature = self.spare.pop().unwrap_or_default();
+        signature.extend_from_slice(terms);
+        signature
+    }
+
+    /// Takes the memory of a signature that is done with.
+    fn give_back(&mut self, mut signature: Signature) {
+        if self.spare.len() < SPARE_MAX {
+            signature.clear();
+            self.spare.push(signature);
         }
     }
 
@@ -157,7 +186,7 @@ impl CallMatcher {
     ///
     /// # Errors
     /// [`Error::Disagreement`] where the other side named another size or type.
-    pub fn transfer(&mut self, rank: Rank, pair: Pair, signature: Signature) -> Result<()> {
+    pub fn transfer(&mut self, rank: Rank, pair: Pair, signature: &[NamedValue]) -> Result<()> {
         let Pair { from, to } = pair;
         if !(self.position.covers(from) && self.position.covers(to)) {
             let record = CallRecord::Transfer { rank: rank.0, from: from.0, to: to.0 };
@@ -170,13 +199,17 @@ impl CallMatcher {
                 return Err(self.too_far(rank, AHEAD_MAX as u64));
             }
             waiting.by = Some(rank);
-            waiting.signatures.push_back(signature);
+            let mut kept = self.spare.pop().unwrap_or_default();
+            kept.extend_from_slice(signature);
+            waiting.signatures.push_back(kept);
             return Ok(());
         }
         let peer = if rank == from { to } else { from };
         let theirs = waiting.signatures.pop_front().expect("checked to be non-empty");
         let call = format_args!("a message from {from} to {to}");
-        compare(&call, rank, &signature, peer, &theirs)
+        compare(&call, rank, signature, peer, &theirs)?;
+        self.give_back(theirs);
+        Ok(())
     }
 
     fn too_far(&self, rank: Rank, number: u64) -> Error {
@@ -193,7 +226,7 @@ mod tests {
     use super::super::signature::{Value, signature as of};
     use super::*;
 
-    fn signature(count: u64) -> Signature {
+    fn signature(count: u64) -> [NamedValue; 2] {
         let terms = [("operation", Value::word("all-reduce")), ("count", Value::Number(count))];
         of(terms)
     }
@@ -203,7 +236,7 @@ mod tests {
         let mut matcher = CallMatcher::new(3);
         for number in 0..1000 {
             for rank in 0..3 {
-                matcher.collective(Rank(rank), number, signature(number)).unwrap();
+                matcher.collective(Rank(rank), number, &signature(number)).unwrap();
             }
         }
         assert!(matcher.collectives.is_empty());
@@ -212,8 +245,8 @@ mod tests {
     #[test]
     fn a_difference_names_both_sides() {
         let mut matcher = CallMatcher::new(2);
-        matcher.collective(Rank(0), 0, signature(1)).unwrap();
-        let message = matcher.collective(Rank(1), 0, signature(2)).unwrap_err().to_string();
+        matcher.collective(Rank(0), 0, &signature(1)).unwrap();
+        let message = matcher.collective(Rank(1), 0, &signature(2)).unwrap_err().to_string();
         for part in ["count", "rank 1 says 2", "rank 0 says 1"] {
             assert!(message.contains(part), "{message}");
         }
@@ -223,10 +256,10 @@ mod tests {
     fn one_rank_may_run_ahead_but_not_without_bound() {
         let mut matcher = CallMatcher::new(2);
         for number in 0..AHEAD_MAX as u64 {
-            matcher.collective(Rank(0), number, signature(4)).unwrap();
+            matcher.collective(Rank(0), number, &signature(4)).unwrap();
         }
         assert_eq!(matcher.behind(), [Rank(1)]);
-        matcher.collective(Rank(0), AHEAD_MAX as u64, signature(4)).unwrap_err();
+        matcher.collective(Rank(0), AHEAD_MAX as u64, &signature(4)).unwrap_err();
     }
 
     /// Two processes of two ranks each, the second a child of the first: what the matchers send
@@ -249,7 +282,7 @@ mod tests {
         for number in 0..100 {
             for rank in 0..4 {
                 let matcher = &mut matchers[rank as usize / 2];
-                matcher.collective(Rank(rank), number, signature(number)).unwrap();
+                matcher.collective(Rank(rank), number, &signature(number)).unwrap();
             }
             assert_eq!(matchers[1].take_must_schedule(), number % 10 == 0, "once for each batch");
             if number % 10 == 9 {
@@ -261,16 +294,16 @@ mod tests {
             matchers.iter().all(|matcher| matcher.collectives.is_empty() && !matcher.must_schedule)
         );
         let pair = Pair { from: Rank(3), to: Rank(1) };
-        matchers[0].transfer(Rank(1), pair, signature(5)).unwrap();
-        matchers[1].transfer(Rank(3), pair, signature(5)).unwrap();
+        matchers[0].transfer(Rank(1), pair, &signature(5)).unwrap();
+        matchers[1].transfer(Rank(3), pair, &signature(5)).unwrap();
         pass(&mut matchers).unwrap();
-        matchers[1].transfer(Rank(3), pair, signature(6)).unwrap();
-        matchers[0].transfer(Rank(1), pair, signature(5)).unwrap();
+        matchers[1].transfer(Rank(3), pair, &signature(6)).unwrap();
+        matchers[0].transfer(Rank(1), pair, &signature(5)).unwrap();
         let message = pass(&mut matchers).unwrap_err().to_string();
         assert!(message.contains("rank 3 says 6, rank 1 says 5"), "{message}");
-        matchers[1].collective(Rank(2), 100, signature(1)).unwrap();
+        matchers[1].collective(Rank(2), 100, &signature(1)).unwrap();
         pass(&mut matchers).unwrap();
-        let message = matchers[0].collective(Rank(0), 100, signature(2)).unwrap_err().to_string();
+        let message = matchers[0].collective(Rank(0), 100, &signature(2)).unwrap_err().to_string();
         assert!(message.contains("rank 0 says 2, rank 2 says 1"), "{message}");
     }
 
@@ -278,11 +311,11 @@ mod tests {
     fn messages_match_in_order_whichever_side_comes_first() {
         let mut matcher = CallMatcher::new(2);
         let pair = Pair { from: Rank(0), to: Rank(1) };
-        matcher.transfer(Rank(0), pair, signature(1)).unwrap();
-        matcher.transfer(Rank(0), pair, signature(2)).unwrap();
-        matcher.transfer(Rank(1), pair, signature(1)).unwrap();
-        matcher.transfer(Rank(1), pair, signature(2)).unwrap();
-        matcher.transfer(Rank(1), pair, signature(3)).unwrap();
-        matcher.transfer(Rank(0), pair, signature(4)).unwrap_err();
+        matcher.transfer(Rank(0), pair, &signature(1)).unwrap();
+        matcher.transfer(Rank(0), pair, &signature(2)).unwrap();
+        matcher.transfer(Rank(1), pair, &signature(1)).unwrap();
+        matcher.transfer(Rank(1), pair, &signature(2)).unwrap();
+        matcher.transfer(Rank(1), pair, &signature(3)).unwrap();
+        matcher.transfer(Rank(0), pair, &signature(4)).unwrap_err();
     }
 }

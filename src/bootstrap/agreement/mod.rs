@@ -24,4 +24,4 @@ mod signature;
 pub(crate) use exchange::CallExchange;
 pub(crate) use matcher::{CallMatcher, Pair};
 pub(crate) use position::ProcessTreePosition;
-pub(crate) use signature::{Signature, Value, compare, signature};
+pub(crate) use signature::{NamedValue, Signature, Value, compare, signature};

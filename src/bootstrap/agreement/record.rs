@@ -4,7 +4,7 @@
 //! would be shorter, but both sides' values are to be named in an error, and the process that is
 //! asked for them later may have dropped them.
 
-use super::signature::{Signature, Value};
+use super::signature::{NamedValue, Signature, Value};
 use serde::{Deserialize, Serialize};
 
 /// Signatures of one message that a further one is compared with.
@@ -26,7 +26,7 @@ pub(crate) enum CallRecord {
 /// Records that have not been sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    calls: Vec<(CallRecord, Signature)>,
+    batch: Batch,
 }
 
 /// The records of one message.
@@ -39,30 +39,30 @@ struct Batch {
 
 impl Outbox {
     /// True if this is the first call since the last [`take`](Self::take).
-    pub fn add(&mut self, record: CallRecord, signature: Signature) -> bool {
-        self.calls.push((record, signature));
-        self.calls.len() == 1
+    pub fn add(&mut self, record: CallRecord, signature: &[NamedValue]) -> bool {
+        let Batch { signatures, records } = &mut self.batch;
+        let known = signatures.iter().rev().take(KNOWN_MAX);
+        let index = match known.into_iter().position(|known| known == signature) {
+            Some(back) => signatures.len() - 1 - back,
+            None => {
+                signatures.push(signature.to_vec());
+                signatures.len() - 1
+            }
+        };
+        records.push((record, index as u32));
+        records.len() == 1
     }
 
     /// All records since the last call of this function, encoded; no bytes if there are none.
     pub fn take(&mut self) -> Vec<u8> {
-        if self.calls.is_empty() {
+        if self.batch.records.is_empty() {
             return Vec::new();
         }
-        let mut batch = Batch::default();
-        for (record, signature) in self.calls.drain(..) {
-            let known = batch.signatures.iter().rev().take(KNOWN_MAX);
-            let back = known.into_iter().position(|known| *known == signature);
-            let index = match back {
-                Some(back) => batch.signatures.len() - 1 - back,
-                None => {
-                    batch.signatures.push(signature);
-                    batch.signatures.len() - 1
-                }
-            };
-            batch.records.push((record, index as u32));
-        }
-        postcard::to_allocvec(&batch).expect("writing to memory does not fail")
+        let bytes = postcard::to_allocvec(&self.batch).expect("writing to memory does not fail");
+        // The room stays for the next ones.
+        self.batch.signatures.clear();
+        self.batch.records.clear();
+        bytes
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let mut outbox = Outbox::default();
         for number in 0..20 {
             let terms = [("count", Value::Number(number % 3)), ("call", Value::word("all-reduce"))];
-            outbox.add(CallRecord::Collective { rank: 3, number }, signature(terms));
+            outbox.add(CallRecord::Collective { rank: 3, number }, &signature(terms));
         }
         outbox.take()
     }
@@ -130,7 +130,7 @@ mod tests {
         let batch = |count| {
             let record = |number| (CallRecord::Collective { rank: 0, number }, 0);
             let records = (0..count).map(record).collect();
-            postcard::to_allocvec(&Batch { signatures: vec![long.clone()], records }).unwrap()
+            postcard::to_allocvec(&Batch { signatures: vec![long.to_vec()], records }).unwrap()
         };
         assert_eq!(decode(&batch(100)).unwrap().len(), 100);
         let bytes = batch(20_000);
@@ -147,8 +147,8 @@ mod tests {
                 _ => CallRecord::Collective { rank: 3, number },
             };
             let signature = signature([("count", Value::Number(number % 4))]);
-            assert_eq!(outbox.add(record.clone(), signature.clone()), number == 0);
-            sent.push((record, signature));
+            assert_eq!(outbox.add(record.clone(), &signature), number == 0);
+            sent.push((record, signature.to_vec()));
         }
         let bytes = outbox.take();
         assert!(bytes.len() < 8000, "{}", bytes.len());

@@ -7,7 +7,10 @@ use std::borrow::Cow;
 use std::fmt::{Debug, Display};
 
 /// Values that must be equal, with their names.
-pub(crate) type Signature = Vec<(Cow<'static, str>, Value)>;
+pub(crate) type Signature = Vec<NamedValue>;
+
+/// A named value.
+pub(crate) type NamedValue = (Cow<'static, str>, Value);
 
 /// One value of a [`Signature`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +29,10 @@ impl Value {
 }
 
 /// A signature of these terms.
-pub(crate) fn signature<const COUNT: usize>(terms: [(&'static str, Value); COUNT]) -> Signature {
-    terms.map(|(name, value)| (Cow::Borrowed(name), value)).into()
+pub(crate) fn signature<const COUNT: usize>(
+    terms: [(&'static str, Value); COUNT],
+) -> [NamedValue; COUNT] {
+    terms.map(|(name, value)| (Cow::Borrowed(name), value))
 }
 
 impl Display for Value {
@@ -43,9 +48,9 @@ impl Display for Value {
 pub(crate) fn compare(
     call: &dyn Display,
     rank: Rank,
-    ours: &Signature,
+    ours: &[NamedValue],
     peer: Rank,
-    theirs: &Signature,
+    theirs: &[NamedValue],
 ) -> Result<()> {
     let differs = |((name, our_value), (_, their_value)): (&(Cow<str>, Value), &(_, Value))| {
         (our_value != their_value).then(|| Error::Disagreement {

@@ -20,7 +20,7 @@ impl Communicator {
         let number = rank.launcher().next_collective();
         let signature = signature(values.map(|(name, value)| (name, Value::Number(value))));
         let agreed =
-            rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
+            rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, &signature));
         agreed.map_err(|error| rank.fail(error))
     }
 

@@ -1,7 +1,7 @@
 //! Do all ranks make the same call?
 
 use super::request::{Call, GroupCall, Shape};
-use crate::bootstrap::agreement::{Pair, Signature, Value, signature};
+use crate::bootstrap::agreement::{NamedValue, Pair, Value, signature};
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::error::Result;
@@ -25,7 +25,7 @@ pub(super) fn collective(
     let signature = collective_signature(&call.shape, &request, registered);
     record(rank, number, &call.shape);
     let agreed =
-        rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
+        rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, &signature));
     agreed.map_err(|error| rank.fail(error))
 }
 
@@ -46,7 +46,7 @@ fn collective_signature(
     shape: &Shape,
     request: &CollectiveRequest,
     registered: Option<[RegisteredPlace; 2]>,
-) -> Signature {
+) -> [NamedValue; 11] {
     let nowhere = RegisteredPlace { registration: 0, offset: 0 };
     let [input, output] = registered.unwrap_or([nowhere; 2]);
     let yes_or_no = |value| Value::word(if value { "yes" } else { "no" });
@@ -90,7 +90,7 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
                 ("count", Value::Number(transfer.bytes / size)),
                 ("data type", Value::word(data_type_name(data_type))),
             ]);
-            calls.transfer(own, pair, signature)
+            calls.transfer(own, pair, &signature)
         })
     });
     compared.map_err(|error| rank.fail(error))

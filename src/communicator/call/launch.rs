@@ -143,7 +143,11 @@ impl<'a> Batch<'a> {
         if self.arguments.call_count == 0 {
             return Ok(());
         }
-        self.rank.engine().announce(launcher.announced());
+        // Where no engine takes part it may rest: to wake it takes microseconds, and it would spin
+        // on a processor that others may want.
+        if self.members.iter().flatten().any(|(plan, _)| plan.shape.wants_engine) {
+            self.rank.engine().announce(launcher.announced());
+        }
         let (sequence, calls) = (launcher.launches(), self.arguments.call_count.into());
         let plan = self.members[0].as_ref().map_or("", |(plan, _)| plan.shape.name);
         self.rank.flight.launched(sequence, calls, plan, self.capture.is_some());

@@ -86,8 +86,11 @@ fn encode(rank: &ConnectedRank, plan: &Verified, name: &'static str) -> Result<E
         .filter_map(|(block, end)| rank.port(end).map(|port| PortUse { port, block }))
         .collect();
     ports.sort_unstable();
+    let memory = &rank.state.memory;
+    let wants_engine = ports.iter().any(|place| !memory.is_stored(place.port));
     let (blocks, threads) = (plan.block_count(own), plan.plan().thread_count);
-    Ok(Encoded { bytes, shape: PlanShape { name, blocks, threads, ports: ports.into() } })
+    let ports = ports.into();
+    Ok(Encoded { bytes, shape: PlanShape { name, blocks, threads, ports, wants_engine } })
 }
 
 /// A fault of the library itself, as an error instead of a panic.

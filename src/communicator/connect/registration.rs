@@ -334,6 +334,6 @@ impl ConnectedRank {
             ("operation", Value::word("deregistration")),
             ("registration", Value::Number(number as u64)),
         ]);
-        self.process.compare_calls(|calls| calls.collective(self.rank(), call, signature))
+        self.process.compare_calls(|calls| calls.collective(self.rank(), call, &signature))
     }
 }

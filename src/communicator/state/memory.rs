@@ -118,6 +118,8 @@ pub(crate) struct RankMemory {
     streams: Arc<ContextStreams>,
     /// Buffers of this rank that peers' engines know of.
     registered: Arc<Keeper>,
+    /// By their numbers: is it a port of a lane of stores? Set as kernels are told.
+    stored: OnceLock<Box<[bool]>>,
 }
 
 impl Drop for RankMemory {
@@ -182,6 +184,7 @@ impl RankMemory {
             staging: Arc::new(staging),
             host: (slot_memory == InterNodeSlotMemory::Host).then(host).transpose()?,
             host_lanes: OnceLock::new(),
+            stored: OnceLock::new(),
             layout,
             ring_log2,
             streams,
@@ -377,6 +380,12 @@ impl RankMemory {
         self.pinned.region().word64(pinned::LAUNCHES_ENDED)
     }
 
+    /// Is this port, by its number, one of a lane of stores, of which no engine knows?
+    pub fn is_stored(&self, port: u32) -> bool {
+        let all = self.stored.get();
+        all.and_then(|all| all.get(port as usize)).is_some_and(|is_stored| *is_stored)
+    }
+
     /// Device address of the [`DeviceCommunicator`].
     pub fn communicator(&self) -> u64 {
         self.control.address() + control::COMMUNICATOR as u64
@@ -398,8 +407,12 @@ impl RankMemory {
         stored: impl Fn(&PortPlace) -> Option<PortAddresses>,
     ) -> Result<()> {
         let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
-        let port = |place: PortPlace| with_peer(self.port(&place), &place, stored(&place));
-        let ports: Vec<Port> = self.layout.ports().map(port).collect();
+        let port = |place: PortPlace| {
+            let there = stored(&place);
+            (with_peer(self.port(&place), &place, there), there.is_some())
+        };
+        let (ports, stored): (Vec<Port>, Vec<bool>) = self.layout.ports().map(port).unzip();
+        self.stored.get_or_init(|| stored.into());
         write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {

@@ -65,6 +65,8 @@ pub(crate) struct PlanShape {
     pub threads: u32,
     /// The ports that it uses, each once, in the order of their numbers.
     pub ports: Arc<[PortUse]>,
+    /// An engine takes part. Else all its lanes are lanes of stores.
+    pub wants_engine: bool,
 }
 
 /// A port, and the block of a plan that it belongs to.
@@ -345,7 +347,7 @@ mod tests {
 
     fn shape(ports: &[(u32, u32)]) -> PlanShape {
         let ports = ports.iter().map(|&(port, block)| PortUse { port, block }).collect();
-        PlanShape { name: "test", blocks: 4, threads: 128, ports }
+        PlanShape { name: "test", blocks: 4, threads: 128, ports, wants_engine: true }
     }
 
     /// If this fails, two blocks of one launch count messages on one port, or calls that could

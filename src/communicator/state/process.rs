@@ -535,4 +535,5 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ("RINGDOVE_GRANTED_BYTES", granted),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])
+    .into()
 }

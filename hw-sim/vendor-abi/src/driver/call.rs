@@ -1,13 +1,14 @@
 //! The boundary: how a C call becomes a Rust one and back.
 
 use super::code::{self, Code, INVALID_VALUE, NOT_SUPPORTED, Outcome, UNKNOWN};
-use super::{doom, gate, refusal, report, trace};
+use super::{doom, gate, refusal, report, spent, trace};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the body of a driver call. Nothing unwinds into C.
 pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
+    let begin = spent::begin();
     doom::count();
     refusal::enter(name);
     let guarded = || if gate::is_on() { gate::guarded(name, body) } else { body() };
@@ -26,6 +27,7 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
     if report::is_on() {
         report::call(name, code, words);
     }
+    spent::end(begin);
     code
 }
 

@@ -30,6 +30,7 @@ mod pool;
 mod refusal;
 mod report;
 mod requirement;
+mod spent;
 mod state;
 mod stream;
 mod tensor_map;
