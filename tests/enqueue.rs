@@ -133,8 +133,8 @@ fn a_call_on_a_cached_plan_is_cheap_and_allocates_nothing() {
                      ns, mean {mean} ns; {allocated} allocations in {calls} calls"
                 );
                 println!("{name}");
-                // After a wait a call finds nothing in the caches: the virtual GPUs' data has passed
-                // them, as no data of real ones would. Its time says more of them than of the call.
+                // After a wait a call finds nothing in the caches: the data of virtual GPUs has
+                // passed them, as none of real ones would. Such a call is printed alone.
                 if in_row > 1 && median > CALL_NS_MAX || allocated != 0 {
                     missed.push(name);
                 }
