@@ -140,7 +140,11 @@ impl Manager {
         let port = identifier.port.map(|port| self.ports[port]);
         let has_route = !matches!(
             identifier.state,
-            State::Idle | State::Bound | State::Listening | State::Resolving | State::AddressResolved
+            State::Idle
+                | State::Bound
+                | State::Listening
+                | State::Resolving
+                | State::AddressResolved
         );
         Ok(QueryAnswer {
             source: identifier.source,

@@ -143,7 +143,8 @@ impl Manager {
             self.claim(identifier, any)?;
         }
         // As the kernel reads the number: signed, and no limit is the largest.
-        identifier.backlog = if (1..BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
+        identifier.backlog =
+            if (1..BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
         tables.enter(number, State::Listening);
         drop(tables);
         self.waker.wake();
@@ -292,13 +293,7 @@ impl Manager {
 
     /// Grants a request; without parameters, says that we are ready for what was granted. `tag` is
     /// what the program knows the identifier by from now on.
-    pub fn accept(
-        &self,
-        channel: u64,
-        number: u32,
-        tag: u64,
-        own: Option<Parameters>,
-    ) -> Outcome {
+    pub fn accept(&self, channel: u64, number: u32, tag: u64, own: Option<Parameters>) -> Outcome {
         let mut tables = self.tables();
         let identifier = tables.find(channel, number)?;
         let is_datagram = identifier.space.has_datagrams();

@@ -3,12 +3,9 @@
 
 use super::{Manager, Outcome, Parameters};
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// What happened; the numbers of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +66,7 @@ pub struct Event {
 pub(super) struct Channel {
     pub events: VecDeque<Event>,
     /// The end that the program polls, by another descriptor.
-    reader: Arc<OwnedFd>,
+    reader: OwnedFd,
     writer: OwnedFd,
 }
 
@@ -78,7 +75,7 @@ impl Channel {
         let (reader, writer) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let programs = reader.try_clone().map_err(|_| Errno::EMFILE)?;
-        Ok((Self { events: VecDeque::new(), reader: Arc::new(reader), writer }, programs))
+        Ok((Self { events: VecDeque::new(), reader, writer }, programs))
     }
 
     pub fn push(&mut self, event: Event) {
@@ -135,27 +132,15 @@ impl Manager {
         self.tables().channels.remove(&channel);
     }
 
-    /// The next event. Waits for one, unless the program has set its descriptor not to block.
-    pub fn next_event(&self, channel: u64) -> Outcome<Event> {
-        loop {
-            let reader = {
-                let mut tables = self.tables();
-                let found = tables.channels.get_mut(&channel).ok_or(Errno::EBADF)?;
-                if let Some(event) = found.pop() {
-                    if let Some(subject) = tables.identifiers.get_mut(&event.subject) {
-                        subject.reported += 1;
-                    }
-                    return Ok(event);
-                }
-                Arc::clone(&found.reader)
-            };
-            // The program's descriptor and ours are one open file, and have one set of flags.
-            let flags = OFlag::from_bits_retain(fcntl(reader.as_fd(), FcntlArg::F_GETFL)?);
-            if flags.contains(OFlag::O_NONBLOCK) {
-                return Err(Errno::EAGAIN);
-            }
-            poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+    /// The next event, if there is one. Its program waits for the channel's descriptor else.
+    pub fn next_event(&self, channel: u64) -> Outcome<Option<Event>> {
+        let mut tables = self.tables();
+        let found = tables.channels.get_mut(&channel).ok_or(Errno::EBADF)?;
+        let event = found.pop();
+        if let Some(subject) = event.and_then(|e| tables.identifiers.get_mut(&e.subject)) {
+            subject.reported += 1;
         }
+        Ok(event)
     }
 
     /// Moves an identifier and its events to another channel. Gives how many of its events the

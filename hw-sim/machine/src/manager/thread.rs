@@ -4,9 +4,7 @@ use super::{Due, Manager};
 use crate::fabric::block_signals;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;

@@ -6,7 +6,8 @@
 //! A program may load `librdmacm` at any time. That library asks for the list of devices before it
 //! opens its file, and `libibverbs` then opens a folder: at this moment it is looked for.
 
-use super::{channel, manager};
+use super::channel;
+use super::manager::{self, Written};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -54,10 +55,8 @@ struct Wanted<'a> {
 /// Leads references of `libibverbs`, which holds `address`, to ours; and those of `librdmacm`, if
 /// it is loaded.
 pub(super) fn install(address: u64) {
-    let functions = [
-        (c"write", write as *const () as usize),
-        (c"opendir", opendir as *const () as usize),
-    ];
+    let functions =
+        [(c"write", write as *const () as usize), (c"opendir", opendir as *const () as usize)];
     redirect_in(&Wanted { holds: Some(address), begins: "", functions: &functions });
     install_in_manager();
 }
@@ -212,13 +211,40 @@ extern "C" fn fxstat(_version: c_int, fd: c_int, status: *mut libc::stat) -> c_i
     fstat(fd, status)
 }
 
-/// `write`, for `librdmacm` alone.
-extern "C" fn write_to_manager(fd: c_int, bytes: *const c_void, count: usize) -> isize {
-    match manager::command(fd, bytes as u64, count) {
-        Some(written) => written,
-        // SAFETY: the arguments are the caller's own.
-        None => unsafe { libc::write(fd, bytes, count) },
+unsafe extern "C-unwind" {
+    /// `poll`, in which a thread may be cancelled.
+    #[link_name = "poll"]
+    fn poll_or_end(files: *mut libc::pollfd, count: libc::nfds_t, time: c_int) -> c_int;
+}
+
+/// `write`, for `librdmacm` alone. Programs cancel threads that wait for events here
+/// (`pthread_cancel`), so nothing that would have to be dropped is alive while one waits.
+extern "C-unwind" fn write_to_manager(fd: c_int, bytes: *const c_void, count: usize) -> isize {
+    let mut waited = false;
+    loop {
+        match manager::command(fd, bytes as u64, count) {
+            Written::Returns(written) => return written,
+            // As on the kernel's file, whoever waits on a channel that another thread closes waits
+            // for good. By now the number may be another file's.
+            Written::NotOurs if waited => wait(-1),
+            // SAFETY: the arguments are the caller's own.
+            Written::NotOurs => return unsafe { libc::write(fd, bytes, count) },
+            Written::Waits => {
+                waited = true;
+                if wait(fd) < 0 {
+                    return -1;
+                }
+                continue;
+            }
+        };
     }
+}
+
+/// Waits until a file can be read; -1 is none.
+fn wait(fd: c_int) -> c_int {
+    let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one file, which is alive during the call.
+    unsafe { poll_or_end(&raw mut file, 1, -1) }
 }
 
 /// `close`, for `librdmacm` alone.

@@ -2,9 +2,9 @@
 //! manager. Errors are those of the kernel's `rdma_ucm`.
 
 use super::manager_layout::{
-    Accept, AddressAttributes, BindIp, Connect, ConnectionParameters, CreateId,
-    DatagramParameters, EventAnswer, EventParametersAnswer, Header, IdAndNumber, OfId, PathRecord,
-    QueuePairAnswer, Reject, ResolveIp, RouteAnswer, SetOption, SocketAddress, command,
+    Accept, AddressAttributes, BindIp, Connect, ConnectionParameters, CreateId, DatagramParameters,
+    EventAnswer, EventParametersAnswer, Header, IdAndNumber, OfId, PathRecord, QueuePairAnswer,
+    Reject, ResolveIp, RouteAnswer, SetOption, SocketAddress, command,
 };
 use super::objects::zeroed;
 use super::pointer::{Source, beginning, set_beginning, set_errno};
@@ -120,18 +120,36 @@ pub(super) fn close(fd: c_int) {
     }
 }
 
-/// Carries out a command that was written to the file: what `write` returns. None: the file is not
-/// ours.
-pub(super) fn command(fd: c_int, bytes: u64, count: usize) -> Option<isize> {
-    let channel = channel(fd)?;
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// The file is not ours.
+    NotOurs,
+    /// It returns this, with `errno` set.
+    Returns(isize),
+    /// There is no event yet, and the program wants to wait for one.
+    Waits,
+}
+
+/// Carries out a command that was written to the file.
+pub(super) fn command(fd: c_int, bytes: u64, count: usize) -> Written {
+    let Some(channel) = channel(fd) else { return Written::NotOurs };
     let carried_out = std::panic::catch_unwind(|| carry_out(channel, bytes, count));
-    Some(match carried_out.unwrap_or(Err(libc::EIO)) {
-        Ok(()) => count as isize,
+    match carried_out.unwrap_or(Err(libc::EIO)) {
+        Ok(()) => Written::Returns(count as isize),
+        Err(libc::EAGAIN) if blocks(fd) => Written::Waits,
         Err(errno) => {
             set_errno(errno);
-            -1
+            Written::Returns(-1)
         }
-    })
+    }
+}
+
+/// Does the program wait for events, as far as it has not said otherwise?
+fn blocks(fd: c_int) -> bool {
+    // SAFETY: asks for the flags of a descriptor, which may be anything.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK == 0
 }
 
 /// A command with what belongs to it.
@@ -331,6 +349,7 @@ fn event(call: &Call) -> Result<(), c_int> {
         return Err(libc::EFAULT);
     }
     let found = call.manager.next_event(call.channel).map_err(|errno| errno as c_int)?;
+    let found = found.ok_or(libc::EAGAIN)?;
     let mut answer: EventAnswer = zeroed();
     answer.tag = found.tag;
     answer.id = found.identifier;
@@ -396,9 +415,7 @@ fn from_c(address: &SocketAddress) -> Option<SocketAddr> {
     let family = c_int::from(u16::from_ne_bytes([address[0], address[1]]));
     let port = u16::from_be_bytes([address[2], address[3]]);
     let ip = match family {
-        libc::AF_INET => {
-            IpAddr::V4(Ipv4Addr::new(address[4], address[5], address[6], address[7]))
-        }
+        libc::AF_INET => IpAddr::V4(Ipv4Addr::new(address[4], address[5], address[6], address[7])),
         libc::AF_INET6 => {
             let mut octets = [0; 16];
             octets.copy_from_slice(&address[8..24]);
