@@ -78,6 +78,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
     template.add(triton(&stage));
+    template.add(hwloc(arguments));
     template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
     template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
     let faults = faults(arguments);
@@ -196,6 +197,13 @@ fn triton(stage: &Stage) -> Vec<(&'static str, OsString)> {
     let libraries = (ptxas::TRITON_LIBRARIES, stage.path().into());
     let all = commands.into_iter().chain([libraries]);
     all.filter(|(name, _)| setting(name).is_none()).collect()
+}
+
+/// Has hwloc show all of the machine, unless the user has said otherwise: the kernel permits a
+/// process no other NUMA nodes than the host's.
+fn hwloc(arguments: &RunArguments) -> Option<(&'static str, OsString)> {
+    const ALLOW: &str = "HWLOC_ALLOW";
+    (arguments.sys && setting(ALLOW).is_none()).then(|| (ALLOW, "all".into()))
 }
 
 /// A secret for the job that the children are, or that they start, unless there is one already.

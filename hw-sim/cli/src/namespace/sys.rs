@@ -58,8 +58,8 @@ impl Merging<'_> {
         let is_root =
             |path: &str| path.strip_prefix("devices/pci").is_some_and(|rest| !rest.contains('/'));
         let in_both = self.tree.join(path).is_dir() && self.host.join(path).is_dir();
-        SHARED.contains(&path)
-            || in_both && (is_root(path) || path == "class/net" || path == "class/misc")
+        let in_list = ["class/net", "class/misc"].contains(&path) || is_root(path);
+        SHARED.contains(&path) || in_both && in_list && !self.is_own(path)
     }
 
     /// Shows a folder's entries. Those of the machine come first.

@@ -1,8 +1,7 @@
-//! NUMA nodes. Machine files say which there are, and the host says how many processors and how
-//! much memory: both are dealt out to the nodes in turn.
+//! NUMA nodes. Machine files name those with devices; the host says how many processors and how much
+//! memory there are, which are dealt out to the nodes.
 
 use super::{HOST, Tree, Written};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -51,8 +50,9 @@ fn memory_kib() -> u64 {
 impl Tree<'_> {
     /// `devices/system/node`.
     pub(super) fn nodes(&self) -> Written {
-        let all: BTreeSet<u32> = self.machine.root_complexes.iter().map(|r| r.numa_node).collect();
-        let all: Vec<u32> = all.into_iter().collect();
+        // Those without devices, too: Linux counts from 0, and a process may always use node 0.
+        let last = self.machine.root_complexes.iter().map(|root| root.numa_node).max();
+        let all: Vec<u32> = (0..=last.unwrap_or(0)).collect();
         let processors = numbers(&host_processors());
         let kib = memory_kib() / all.len().max(1) as u64;
         let folder = "devices/system/node";
