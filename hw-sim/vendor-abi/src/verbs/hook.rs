@@ -189,7 +189,10 @@ extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
 extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the caller passes a text that ends with NUL.
     if !path.is_null() && unsafe { CStr::from_ptr(path) } == manager::FILE {
-        return manager::open();
+        let state = hold_cancellation();
+        let fd = manager::open();
+        permit_cancellation(state);
+        return fd;
     }
     // SAFETY: the arguments are the caller's own.
     unsafe { libc::open(path, flags, mode) }
@@ -211,6 +214,26 @@ extern "C" fn fxstat(_version: c_int, fd: c_int, status: *mut libc::stat) -> c_i
     fstat(fd, status)
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Has nobody cancel this thread, in whose work there are calls at which that could happen. Gives
+/// what was permitted before.
+fn hold_cancellation() -> c_int {
+    const DISABLE: c_int = 1;
+    let mut old = 0;
+    // SAFETY: changes a state of this thread alone, and writes the old one.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut old) };
+    old
+}
+
+/// Permits again what was permitted.
+fn permit_cancellation(old: c_int) {
+    // SAFETY: as above; null is for callers that do not want the old state.
+    unsafe { pthread_setcancelstate(old, std::ptr::null_mut()) };
+}
+
 unsafe extern "C-unwind" {
     /// `poll`, in which a thread may be cancelled.
     #[link_name = "poll"]
@@ -222,7 +245,10 @@ unsafe extern "C-unwind" {
 extern "C-unwind" fn write_to_manager(fd: c_int, bytes: *const c_void, count: usize) -> isize {
     let mut waited = false;
     loop {
-        match manager::command(fd, bytes as u64, count) {
+        let state = hold_cancellation();
+        let outcome = manager::command(fd, bytes as u64, count);
+        permit_cancellation(state);
+        match outcome {
             Written::Returns(written) => return written,
             // As on the kernel's file, whoever waits on a channel that another thread closes waits
             // for good. By now the number may be another file's.
@@ -249,7 +275,9 @@ fn wait(fd: c_int) -> c_int {
 
 /// `close`, for `librdmacm` alone.
 extern "C" fn close(fd: c_int) -> c_int {
+    let state = hold_cancellation();
     manager::close(fd);
+    permit_cancellation(state);
     // SAFETY: the descriptor is the caller's own.
     unsafe { libc::close(fd) }
 }
