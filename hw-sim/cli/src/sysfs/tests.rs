@@ -9,9 +9,11 @@ fn write_node(root: &Path, machine: &Description, node: u32, fabric: &Directory,
     write(root, &shown).unwrap();
 }
 
-/// The switch above a function: above the port that leads to it.
+/// The switch above a function: what is right below its root complex.
 fn switch_of(function: &Path) -> Option<&Path> {
-    function.parent()?.parent()
+    let is_root =
+        |path: &Path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("pci"));
+    function.ancestors().find(|path| path.parent().is_some_and(is_root))
 }
 
 /// The tree's links lead where they say: from adapter to PCI function, and to its neighbours.

@@ -141,6 +141,12 @@ impl Manager {
                 let parameters = EventParameters::Datagram(padded(frame.parameters, kind));
                 tables.raise(number, EventKind::Established, 0, parameters);
             }
+            (State::Requested, Kind::Reject) if frame.status == NOBODY[0] => {
+                self.find_nobody(tables, number);
+            }
+            (State::Requested, Kind::Answer) if frame.status == NOBODY[1] => {
+                self.find_nobody(tables, number);
+            }
             (State::Requested | State::Answered | State::Granted, Kind::Reject)
             | (State::Requested, Kind::Answer) => {
                 self.refuse(tables, number, [frame.status; 2], Some(frame.parameters));

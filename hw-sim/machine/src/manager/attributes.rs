@@ -195,7 +195,8 @@ impl Manager {
             }),
             QueuePairState::ReadyToSend if knows_peer(identifier) => {
                 // The one who asks says how often both send again.
-                let asker = if identifier.asked { identifier.own } else { identifier.theirs };
+                let asker =
+                    if identifier.asked.is_some() { identifier.own } else { identifier.theirs };
                 Ok(QueuePairAttributes {
                     mask: mask::STATE
                         | mask::SEND_NUMBER

@@ -31,6 +31,8 @@ const FAREWELL_TIME: Duration = Duration::from_secs(69);
 pub(super) const TIME_WAIT: Duration = Duration::from_secs(1);
 /// When to look again at a port whose queue is full.
 const AGAIN: Duration = Duration::from_millis(5);
+/// How late a server may begin to listen.
+const LATE: Duration = Duration::from_millis(250);
 /// Ports that are tried where the program asks for any.
 const TRIES: u32 = 64;
 
@@ -226,7 +228,7 @@ impl Manager {
         }
         let kind = if identifier.space.has_datagrams() { Kind::Lookup } else { Kind::Request };
         check_private(&own, kind)?;
-        (identifier.own, identifier.asked) = (own, true);
+        (identifier.own, identifier.asked) = (own, Some(Instant::now()));
         tables.enter(number, State::Requested);
         self.request(&mut tables, number);
         drop(tables);
@@ -262,7 +264,22 @@ impl Manager {
                 tables.at(Instant::now() + ANSWER_TIME, number, Due::NoAnswer);
             }
             Err(Errno::EAGAIN) => tables.at(Instant::now() + AGAIN, number, Due::ConnectAgain),
-            Err(_) => self.refuse(tables, number, NO_SERVICE, None),
+            Err(_) => self.find_nobody(tables, number),
+        }
+    }
+
+    /// Nobody listens there. A server may be about to: programs exist (perftest) that listen anew
+    /// for each connection, and whose clients are sure to come later on hardware, where a connection
+    /// takes its time.
+    pub(super) fn find_nobody(&self, tables: &mut Tables, number: u32) {
+        let Some(identifier) = tables.identifiers.get_mut(&number) else { return };
+        identifier.socket = None;
+        let waited = identifier.asked.map_or(LATE, |first| first.elapsed());
+        tables.due.retain(|(_, of, ..)| *of != number);
+        if waited < LATE {
+            tables.at(Instant::now() + AGAIN, number, Due::ConnectAgain);
+        } else {
+            self.refuse(tables, number, NO_SERVICE, None);
         }
     }
 

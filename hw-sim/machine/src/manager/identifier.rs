@@ -6,6 +6,7 @@ use crate::adapter::Endpoint;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Spaces of port numbers; the numbers of the kernel's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +81,8 @@ pub(super) struct Identifier {
     pub claim: Option<Claim>,
     /// Requests that may wait for the program to look at them.
     pub backlog: u32,
-    /// It has asked for the connection.
-    pub asked: bool,
+    /// It has asked for the connection, first at this time.
+    pub asked: Option<Instant>,
     /// The first packet number of this side, and of the other.
     pub packet_numbers: [u32; 2],
     pub own: Parameters,
@@ -109,7 +110,7 @@ impl Identifier {
             socket: None,
             claim: None,
             backlog: 0,
-            asked: false,
+            asked: None,
             // 24 bits, as in packets.
             packet_numbers: [fastrand::u32(..1 << 24), 0],
             own: Parameters::default(),
