@@ -4,9 +4,11 @@
 //! claims; the function's `resource0` leads to it.
 
 use crate::error::Error;
+use crate::pci::function;
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::{
-    Identity, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL, bar_bytes, identity, identity_bytes, make_bar,
+    Identity, PCI_CLASS, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL, bar_bytes, identity,
+    identity_bytes, make_bar,
 };
 use hwsim_machine::fabric::Directory;
 use std::fs;
@@ -15,21 +17,15 @@ use std::path::PathBuf;
 
 /// Where the made-up addresses of BARs begin.
 const BAR_ADDRESS: u64 = 0x3800_0000_0000;
-/// The resources that Linux lists of a function: six BARs, the ROM, and those of bridges.
-const RESOURCES: usize = 13;
-/// Linux's flags of a BAR in memory, 64-bit and prefetchable.
-const FLAGS: u64 = 0x14_220c;
 
 /// One engine's PCI function.
 pub struct Function {
-    /// What goes into `vendor`.
-    pub vendor: String,
-    /// What goes into `device`.
-    pub device: String,
-    /// What goes into `resource`: where the BARs are.
-    pub resource: String,
+    /// Who it is; its class is that of all engines.
+    pub identity: function::Identity,
+    /// Where its BAR is.
+    pub bar: function::Bar,
     /// What `resource0` leads to.
-    pub bar: PathBuf,
+    pub file: PathBuf,
 }
 
 /// The function of an engine of a node. Its BAR is made in the fabric's folder, unless it is there.
@@ -41,19 +37,20 @@ pub fn function(
 ) -> Result<Function, Error> {
     let identity = identity(&machine.engines[index], node, index);
     let name = format!("bar-{node}-{index}");
-    let bar = fabric.path().join(&name);
     make_once(fabric, &name, &identity)?;
-    let bytes = bar_bytes(&identity);
-    let start = BAR_ADDRESS + identity.link_address * (1 << 32);
-    let line =
-        |start: u64, end: u64, flags: u64| format!("{start:#018x} {end:#018x} {flags:#018x}");
-    let mut lines = vec![line(start, start + bytes - 1, FLAGS)];
-    lines.resize(RESOURCES, line(0, 0, 0));
     Ok(Function {
-        vendor: format!("{PCI_VENDOR_VIRTUAL:#06x}"),
-        device: format!("{PCI_DEVICE_VIRTUAL:#06x}"),
-        resource: lines.join("\n"),
-        bar,
+        identity: function::Identity {
+            vendor: PCI_VENDOR_VIRTUAL,
+            device: PCI_DEVICE_VIRTUAL,
+            class: PCI_CLASS,
+        },
+        bar: function::Bar {
+            register: 0,
+            start: BAR_ADDRESS + identity.link_address * (1 << 32),
+            bytes: bar_bytes(&identity),
+            is_wide: true,
+        },
+        file: fabric.path().join(&name),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The fabric: a folder that only the processes of one cluster share.
 
-use crate::adapters::SYSFS_VARIABLE;
 use crate::error::Error;
+use crate::sysfs::VARIABLE as SYSFS_VARIABLE;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODE_VARIABLE};
 use hwsim_machine::fabric::Directory;
 use std::env;
@@ -21,6 +21,8 @@ pub struct Fabric {
     pub directory: Directory,
     /// Where each node has its own tree of PCI functions, if they are shown.
     pub sysfs: Option<PathBuf>,
+    /// Commands see these trees as `/sys`.
+    pub shows_sys: bool,
 }
 
 impl Fabric {
@@ -39,7 +41,12 @@ impl Fabric {
             }
         };
         let directory = Directory::open(&path).map_err(|cause| Error::Fabric { named, cause })?;
-        Ok(Self { directory, sysfs: None })
+        Ok(Self { directory, sysfs: None, shows_sys: false })
+    }
+
+    /// What a node's processes are to see as `/sys`.
+    pub fn sys_of(&self, node: u32) -> Option<PathBuf> {
+        self.sysfs.as_ref().filter(|_| self.shows_sys).map(|root| root.join(node.to_string()))
     }
 
     /// The variables of a process on a node: the virtual driver, and programs that ask which

@@ -9,10 +9,12 @@ mod library;
 mod litmus;
 mod machines;
 mod namespace;
+mod pci;
 mod predict;
 mod ptxas;
 mod run;
 mod sdk;
+mod sysfs;
 mod tidy;
 
 use clap::{Args, Parser, Subcommand};
@@ -106,6 +108,14 @@ struct RunArguments {
     /// has stays visible
     #[arg(long)]
     no_adapters: bool,
+    /// Show the machine in /sys, too: PCI devices and bridges, RDMA adapters, NUMA nodes. For tools
+    /// that read it there (lspci, lstopo, ibstat, numactl)
+    #[arg(long, conflicts_with = "no_adapters")]
+    sys: bool,
+    /// Give the run a network of its own, in which each adapter has an interface with its address.
+    /// The host's network cannot be reached from there
+    #[arg(long, conflicts_with = "no_adapters")]
+    net: bool,
     /// Do not name the machine at the start
     #[arg(long, short)]
     quiet: bool,
@@ -142,6 +152,9 @@ struct ChildArguments {
     /// Tell the process that tidies up, through standard input, of the group that this one leads
     #[arg(long)]
     watched: bool,
+    /// Show this folder as /sys
+    #[arg(long)]
+    sys: Option<PathBuf>,
     /// The program to become, and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -172,8 +185,8 @@ fn main() -> ExitCode {
         Verb::Explore(arguments) => explore::explore(&arguments),
         Verb::Litmus(arguments) => litmus::litmus(&arguments),
         Verb::Child(arguments) => {
-            let ChildArguments { parent, watched, command } = arguments;
-            Err(run::child::become_command(parent, watched, &command))
+            let ChildArguments { parent, watched, sys, command } = arguments;
+            Err(run::child::become_command(parent, watched, sys.as_deref(), &command))
         }
         Verb::Tidy(arguments) => tidy::stand_by(&arguments.folder),
     };

@@ -10,16 +10,18 @@ mod one;
 mod spread;
 
 use crate::RunArguments;
-use crate::adapters::{self, DRIVERS_VARIABLE};
+use crate::adapters::{DRIVERS_VARIABLE, interface_name};
 use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::library::{self, COMMANDS_VARIABLE, PRELOAD_VARIABLE, SEARCH_VARIABLE, Stage};
-use crate::namespace;
+use crate::namespace::{self, Interface, Wanted};
 use crate::ptxas;
+use crate::sysfs::{self, Shown};
 use crate::tidy::Tidier;
 use child::Template;
+use hwsim_machine::adapter::Endpoint;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
-use hwsim_machine::description::{Description, MACHINE_VARIABLE};
+use hwsim_machine::description::{ADAPTERS_MAX, Description, MACHINE_VARIABLE};
 use hwsim_machine::fault::{FAULTS_VARIABLE, needs_libc};
 use hwsim_machine::memory::ROUND_VARIABLE;
 use hwsim_machine::profile::{KEYS_VARIABLE, PROFILE_VARIABLE, Profile};
@@ -76,6 +78,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
     template.add(triton(&stage));
+    template.add(hwloc(arguments));
     template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
     template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
     let faults = faults(arguments);
@@ -86,7 +89,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {
-        template.add(show_devices(&stage, &machine, &mut fabric)?);
+        template.add(show_devices(arguments, &stage, &machine, &mut fabric)?);
     }
     if !arguments.quiet {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
@@ -99,7 +102,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
         many::run(&job, &signals, &mut tidier)
     } else {
         template.add(fabric.place(machine.node));
-        one::run(&template, &arguments.command[0], &signals, &mut tidier)
+        let sys = fabric.sys_of(machine.node);
+        one::run(&template, sys.as_deref(), &arguments.command[0], &signals, &mut tidier)
     };
     stage.remove()?;
     ended
@@ -195,6 +199,13 @@ fn triton(stage: &Stage) -> Vec<(&'static str, OsString)> {
     all.filter(|(name, _)| setting(name).is_none()).collect()
 }
 
+/// Has hwloc show all of the machine, unless the user has said otherwise: the kernel permits a
+/// process no other NUMA nodes than the host's.
+fn hwloc(arguments: &RunArguments) -> Option<(&'static str, OsString)> {
+    const ALLOW: &str = "HWLOC_ALLOW";
+    (arguments.sys && setting(ALLOW).is_none()).then(|| (ALLOW, "all".into()))
+}
+
 /// A secret for the job that the children are, or that they start, unless there is one already.
 /// Who does not hold it can neither join the job nor end it.
 fn secret() -> Result<Option<(&'static str, OsString)>, Error> {
@@ -206,41 +217,81 @@ fn secret() -> Result<Option<(&'static str, OsString)>, Error> {
     Ok(Some((SECRET_VARIABLE, secret.into())))
 }
 
-/// Makes device files for the machine's adapters and GPUs.
-fn enter(machine: &Description, stage: &Stage) -> Result<(), Error> {
-    namespace::enter(machine.adapters.len(), machine.gpus.len(), &stage.scratch("dev")?)
+/// The index of a port's network interface. Those of one network have different ones.
+fn interface_index(endpoint: Endpoint) -> u32 {
+    /// Behind the few that a network may have from its beginning.
+    const FIRST: u32 = 16;
+    FIRST + endpoint.node * ADAPTERS_MAX as u32 + endpoint.adapter
+}
+
+/// Makes device files for the machine's adapters and GPUs, and a network of its own if that is
+/// asked for.
+fn enter(machine: &Description, stage: &Stage, net: bool) -> Result<(), Error> {
+    let wanted = Wanted { adapters: machine.adapters.len(), gpus: machine.gpus.len(), net };
+    namespace::enter(wanted, &stage.scratch("dev")?)?;
+    if !net {
+        return Ok(());
+    }
+    let nodes = machine.node..machine.node + machine.nodes;
+    let interfaces: Vec<_> = nodes
+        .flat_map(|node| {
+            machine.adapters.iter().enumerate().map(move |(index, adapter)| {
+                let endpoint = Endpoint { node, adapter: index as u32 };
+                Interface {
+                    name: interface_name(adapter.link_layer, endpoint),
+                    index: interface_index(endpoint),
+                    mac: endpoint.mac(),
+                    ip: endpoint.ip(),
+                }
+            })
+        })
+        .collect();
+    namespace::make_interfaces(&interfaces)
 }
 
 /// Shows the machine's RDMA adapters and device engines to all children of a run. Where the host
-/// does not allow device files for adapters, the run goes on without these.
+/// does not allow device files for adapters, the run goes on without these, unless it was asked for
+/// what needs them.
 fn show_devices(
+    arguments: &RunArguments,
     stage: &Stage,
     machine: &Description,
     fabric: &mut Fabric,
 ) -> Result<Option<(&'static str, OsString)>, Error> {
     let mut provider = stage.provider.clone();
-    if provider.is_some()
-        && let Err(error) = enter(machine, stage)
+    if (provider.is_some() || arguments.net)
+        && let Err(error) = enter(machine, stage, arguments.net)
     {
+        if arguments.net {
+            return Err(error);
+        }
         eprintln!(
             "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \
              CAP_SYS_ADMIN; --no-adapters runs without them"
         );
         provider = None;
     }
-    let mut shown = machine.clone();
+    let mut machine = machine.clone();
     let root = if provider.is_some() {
         // In memory, seen by the children alone, and gone with them.
         Path::new(namespace::FOLDER).join(".hwsim")
-    } else if machine.engines.is_empty() {
+    } else if machine.engines.is_empty() && !arguments.sys {
         return Ok(None);
     } else {
-        shown.adapters.clear();
+        machine.adapters.clear();
         stage.scratch("sysfs")?
     };
     for node in machine.node..machine.node + machine.nodes {
-        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.directory)?;
+        let first = Endpoint { node, adapter: 0 };
+        let shown = Shown {
+            machine: &machine,
+            node,
+            fabric: &fabric.directory,
+            whole: arguments.sys,
+            interfaces: arguments.net.then(|| interface_index(first)),
+        };
+        sysfs::write(&root.join(node.to_string()), &shown)?;
     }
-    fabric.sysfs = Some(root);
+    (fabric.sysfs, fabric.shows_sys) = (Some(root), arguments.sys);
     Ok(provider.map(|provider| (DRIVERS_VARIABLE, provider.into())))
 }

@@ -11,7 +11,7 @@
 //! | streams | [`stream`], what its commands do, the [`context_state`] that streams share |
 //! | the machine | [`machine`], its workers, the [`scheduler`], kernels, [`copy`], [`driver`] |
 //! | graphs | [`graph`]: work that is made once and launched many times |
-//! | devices beside GPUs | [`adapter`], [`engine`] |
+//! | devices beside GPUs | [`adapter`] and the [`manager`] of its connections, [`engine`] |
 //! | memory | [`memory`], and the [`fabric`] that joins processes |
 //! | descriptions | [`description`], [`profile`], [`fault`] |
 //!
@@ -38,6 +38,7 @@ pub mod graph;
 mod kernel;
 pub mod launch;
 pub mod machine;
+pub mod manager;
 pub mod memory;
 pub mod module;
 mod perform;

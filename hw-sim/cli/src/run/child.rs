@@ -1,6 +1,7 @@
 //! One child of `hwsim run`: how it is found, started, and tied to the life of its parent.
 
 use crate::error::Error;
+use crate::namespace;
 use crate::run::forwarded_signals;
 use crate::tidy::{self, Tidier};
 use nix::sys::signal::Signal;
@@ -45,25 +46,27 @@ impl Template {
         &self.program
     }
 
-    /// One such child, ready to be started.
-    pub fn command(&self) -> Command {
-        self.becoming(&[])
+    /// One such child, ready to be started, which sees this folder as `/sys`.
+    pub fn command(&self, sys: Option<&Path>) -> Command {
+        self.becoming(false, sys)
     }
 
     /// One that leads its own process group, and reports it to `tidier` before it becomes the
     /// command: were it told by us, we could be killed in between. It finds an empty standard
     /// input, for it is not in the terminal's foreground and would be stopped if it read there.
-    pub fn group_leader(&self, tidier: &Tidier) -> io::Result<Command> {
-        let mut child = self.becoming(&["--watched"]);
+    pub fn group_leader(&self, tidier: &Tidier, sys: Option<&Path>) -> io::Result<Command> {
+        let mut child = self.becoming(true, sys);
         child.stdin(tidier.pipe()?).process_group(0);
         Ok(child)
     }
 
-    fn becoming(&self, options: &[&str]) -> Command {
+    fn becoming(&self, watched: bool, sys: Option<&Path>) -> Command {
         let mut child = Command::new(&self.this);
+        child.args([VERB, &getpid().to_string()]).args(watched.then_some("--watched"));
+        if let Some(sys) = sys {
+            child.arg("--sys").arg(sys);
+        }
         child
-            .args([VERB, &getpid().to_string()])
-            .args(options)
             .arg("--")
             .arg(&self.program)
             .args(&self.arguments)
@@ -74,7 +77,18 @@ impl Template {
 
 /// What the child does first: tie its life to the parent's, then become the command.
 /// Returns only if that fails. With `watched`, its standard input is the pipe of a [`Tidier`].
-pub fn become_command(parent: i32, watched: bool, command: &[OsString]) -> Error {
+pub fn become_command(
+    parent: i32,
+    watched: bool,
+    sys: Option<&Path>,
+    command: &[OsString],
+) -> Error {
+    // First, for a process that enters a user namespace is no longer tied to its parent.
+    if let Some(sys) = sys
+        && let Err(error) = namespace::show_sys(sys)
+    {
+        eprintln!("hwsim: /sys shows the host: {error}. --sys needs mounts in a user namespace");
+    }
     if let Err(errno) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
         return Error::system("tying the child to its parent")(errno.into());
     }

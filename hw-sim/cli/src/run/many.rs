@@ -83,7 +83,9 @@ impl Supervisor<'_> {
         for rank in 0..self.job.spread.processes() {
             let starting = || Error::system(format!("starting rank {rank}"));
             let Job { template, spread, fabric, .. } = self.job;
-            let mut command = template.group_leader(tidier).map_err(starting())?;
+            let sys = fabric.sys_of(spread.node(rank));
+            let command = template.group_leader(tidier, sys.as_deref());
+            let mut command = command.map_err(starting())?;
             command.envs(spread.environment(rank)).envs(fabric.place(spread.node(rank)));
             if self.job.label {
                 command.stdout(Stdio::piped()).stderr(Stdio::piped());

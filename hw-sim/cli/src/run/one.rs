@@ -10,16 +10,18 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Runs the command and ends as it ends.
 pub fn run(
     template: &Template,
+    sys: Option<&Path>,
     command: &OsStr,
     signals: &SigSet,
     tidier: &mut Tidier,
 ) -> Result<ExitCode, Error> {
-    match start_and_wait(template, signals, tidier)? {
+    match start_and_wait(template, sys, signals, tidier)? {
         WaitStatus::Signaled(_, signal, _) => {
             let command = command.to_string_lossy();
             eprintln!("hwsim: `{command}` was ended by {signal} (signal {})", signal as i32);
@@ -34,11 +36,12 @@ pub fn run(
 /// Starts the child and passes signals on until it ends.
 fn start_and_wait(
     template: &Template,
+    sys: Option<&Path>,
     signals: &SigSet,
     tidier: &mut Tidier,
 ) -> Result<WaitStatus, Error> {
     let starting = Error::system(format!("starting {}", template.program().display()));
-    let child = template.command().spawn().map_err(starting)?;
+    let child = template.command(sys).spawn().map_err(starting)?;
     let pid = Pid::from_raw(child.id() as i32);
     tidier.watch_process(pid);
     let ended = forward_until_ended(pid, signals);

@@ -2,6 +2,7 @@
 //! they are the same on every run and need no subnet manager.
 
 use crate::description::{ADAPTERS_MAX, LinkLayer};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The most nodes that have addresses.
 pub const NODES_MAX: u32 = 1024;
@@ -85,11 +86,28 @@ impl Endpoint {
     }
 
     fn ipv4_mapped(self) -> [u8; 16] {
-        let mut raw = [0; 16];
-        raw[10..12].fill(0xff);
+        self.ip().to_ipv6_mapped().octets()
+    }
+
+    /// The port's IP address, over InfiniBand as over Ethernet: `10.N.N.A`.
+    pub fn ip(self) -> Ipv4Addr {
         let [high, low] = (self.node as u16).to_be_bytes();
-        raw[12..].copy_from_slice(&[10, high, low, self.adapter as u8 + 1]);
-        raw
+        Ipv4Addr::new(10, high, low, self.adapter as u8 + 1)
+    }
+
+    /// The address of its network interface: its GUID without the middle, locally administered.
+    pub fn mac(self) -> [u8; 6] {
+        let guid = self.guid().to_be_bytes();
+        [guid[0], guid[1], guid[2], guid[5], guid[6], guid[7]]
+    }
+
+    /// The port with this IP address: its own, or the link-local one of its GID.
+    pub fn from_ip(ip: IpAddr) -> Option<Self> {
+        let raw = match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        Self::from_gid(&raw)
     }
 
     /// The port with this GID, of either form.

@@ -13,8 +13,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 /// Bytes for a context: the library's header, `struct ibv_context`, and our own word behind it.
 const CONTEXT_BYTES: usize = 2048;
@@ -39,8 +39,9 @@ impl OpenDevice {
     }
 }
 
-static NETWORK: OnceLock<Option<Arc<Network>>> = OnceLock::new();
-static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The process's share, with the process that it belongs to: a forked child has none of its parent's
+/// threads, and joins anew when it opens a device. What it inherits open stays its parent's.
+static NETWORK: Mutex<Option<(u32, Option<Arc<Network>>)>> = Mutex::new(None);
 static DOMAINS: AtomicU64 = AtomicU64::new(0);
 
 /// A number for a protection domain.
@@ -50,7 +51,17 @@ pub(super) fn new_domain() -> u64 {
 
 /// The process's share of the fabric; says why on stderr if there is none.
 fn network() -> Option<Arc<Network>> {
-    NETWORK.get_or_init(|| join().inspect_err(|why| eprintln!("hwsim: {why}")).ok()).clone()
+    let own = std::process::id();
+    let mut known = NETWORK.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((process, network)) = &*known
+        && *process == own
+    {
+        return network.clone();
+    }
+    let joined = join().inspect_err(|why| eprintln!("hwsim: {why}")).ok();
+    // The parent's is not dropped: its threads and its files are not this process's to end.
+    std::mem::forget(known.replace((own, joined.clone())));
+    joined
 }
 
 fn join() -> Result<Arc<Network>, String> {
@@ -62,16 +73,20 @@ fn join() -> Result<Arc<Network>, String> {
     let network = Network::join(&description, node, Path::new(&folder), &faults, memory).map_err(
         |error| format!("joining the fabric in {}: {error}", Path::new(&folder).display()),
     )?;
-    OWNER.store(std::process::id(), Ordering::Relaxed);
-    // SAFETY: the function may run at any time until the process ends.
-    unsafe { libc::atexit(leave) };
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        // SAFETY: the function may run at any time until the process ends.
+        unsafe { libc::atexit(leave) };
+    });
     Ok(network)
 }
 
 /// Removes what this process has in the fabric's folder. A forked child has nothing there.
 extern "C" fn leave() {
-    if OWNER.load(Ordering::Relaxed) == std::process::id()
-        && let Some(Some(network)) = NETWORK.get()
+    // Not waited for: the process ends, and somebody who holds the lock may have stopped.
+    if let Ok(known) = NETWORK.try_lock()
+        && let Some((process, Some(network))) = &*known
+        && *process == std::process::id()
     {
         network.leave();
     }

@@ -10,6 +10,8 @@ mod context;
 mod domains;
 mod hook;
 mod layout;
+mod manager;
+mod manager_layout;
 mod memory;
 mod objects;
 mod operations;

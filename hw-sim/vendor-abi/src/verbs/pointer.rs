@@ -34,6 +34,28 @@ impl<T: Copy> Source<T> {
     }
 }
 
+/// A structure of the kernel's interface of which the caller has so many bytes; the rest is zero.
+/// `T` has integers alone.
+pub(super) fn beginning<T: Copy>(address: u64, bytes: usize) -> T {
+    let mut whole = std::mem::MaybeUninit::<T>::zeroed();
+    let length = bytes.min(size_of::<T>());
+    // SAFETY: the caller passes so many bytes, by the contract of the interface; `whole` has room
+    // for them, and all bits are fine for integers.
+    unsafe {
+        std::ptr::copy_nonoverlapping(address as *const u8, whole.as_mut_ptr().cast(), length);
+        whole.assume_init()
+    }
+}
+
+/// Writes as much of a structure as the caller has room for.
+pub(super) fn set_beginning<T: Copy>(address: u64, bytes: usize, value: &T) {
+    let length = bytes.min(size_of::<T>());
+    // SAFETY: the caller passes room for so many bytes, by the contract of the interface.
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), address as *mut u8, length);
+    }
+}
+
 /// A pointer that a call writes through.
 #[repr(transparent)]
 pub(super) struct Target<T>(*mut T);

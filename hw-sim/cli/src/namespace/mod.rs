@@ -6,6 +6,12 @@
 //! namespace, so nothing is left in `/dev`. Root makes one directly; others through a user
 //! namespace in which they stay who they are.
 
+mod net;
+mod sys;
+
+pub use net::{Interface, make_interfaces};
+pub use sys::show as show_sys;
+
 use crate::adapters::device_name;
 use crate::error::Error;
 use nix::errno::Errno;
@@ -24,17 +30,27 @@ const ADAPTERS: &str = "infiniband";
 /// What names of GPUs' device files begin with.
 const GPUS: &str = "nvidia";
 
-/// Moves this process into namespaces in which there are device files for so many adapters and
-/// GPUs, and none for those of the host. `scratch` is an empty folder to build them in. The process
-/// must have no other threads.
-pub fn enter(adapters: usize, gpus: usize, scratch: &Path) -> Result<(), Error> {
+/// What namespaces are made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Device files of adapters.
+    pub adapters: usize,
+    /// Device files of GPUs.
+    pub gpus: usize,
+    /// A network of its own.
+    pub net: bool,
+}
+
+/// Moves this process into a mount namespace of its own, and other ones if they are asked for, where
+/// need be with a user namespace around them.
+fn unshare_with(others: CloneFlags) -> Result<(), Error> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |errno: Errno| Error::system(what)(errno.into())
     };
-    if unshare(CloneFlags::CLONE_NEWNS).is_err() {
+    if unshare(CloneFlags::CLONE_NEWNS | others).is_err() {
         let (user, group) = (geteuid(), getegid());
-        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | others)
             .map_err(failed("making a user namespace and a mount namespace"))?;
         let map = |file: &str, content: String| {
             fs::write(format!("/proc/self/{file}"), content)
@@ -48,7 +64,22 @@ pub fn enter(adapters: usize, gpus: usize, scratch: &Path) -> Result<(), Error> 
     let none = None::<&str>;
     // What is mounted from here on is seen here only.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-        .map_err(failed("making mounts private"))?;
+        .map_err(failed("making mounts private"))
+}
+
+/// Moves this process into a mount namespace of its own.
+fn private_mounts() -> Result<(), Error> {
+    unshare_with(CloneFlags::empty())
+}
+
+/// Moves this process into namespaces in which there are device files for so many adapters and
+/// GPUs, and none for those of the host. `scratch` is an empty folder to build them in. The process
+/// must have no other threads.
+pub fn enter(wanted: Wanted, scratch: &Path) -> Result<(), Error> {
+    let net = if wanted.net { CloneFlags::CLONE_NEWNET } else { CloneFlags::empty() };
+    unshare_with(net)?;
+    let none = None::<&str>;
+    let Wanted { adapters, gpus, .. } = wanted;
     let null = Path::new("/dev/null").canonicalize();
     let null = null.map_err(Error::system("finding /dev/null"))?;
     tmpfs(scratch)?;
@@ -60,7 +91,7 @@ pub fn enter(adapters: usize, gpus: usize, scratch: &Path) -> Result<(), Error> 
     let all = numbered.chain(["ctl", "-uvm"].map(|kind| format!("{GPUS}{kind}")));
     devices(scratch, &null, all)?;
     mount(Some(scratch), "/dev", none, MsFlags::MS_MOVE, none)
-        .map_err(failed("showing device files in /dev"))
+        .map_err(|errno| Error::system("showing device files in /dev")(errno.into()))
 }
 
 fn tmpfs(target: &Path) -> Result<(), Error> {
