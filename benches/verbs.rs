@@ -150,7 +150,7 @@ fn proxy(settings: &VerbsSettings) {
         handle.add_lane(LaneId(0), lane).expect("the lane is new");
         let side = |base: u64| RegionDescriptor { base, length_bytes: BYTES_MAX as u64 };
         let (source, destination) = (side(data.base_address()), side(to.data.base_address()));
-        let route = Route { lane: LaneId(0), source, destination };
+        let route = Route { lane: LaneId(0), source, destination, pull: false };
         handle.add_route(RouteId(1), route).expect("the engine runs");
         let mut engine = Proxy::new(&EngineSettings::default());
         engine.attach(attachment);

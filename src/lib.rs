@@ -20,6 +20,7 @@
 //! * [`gpu`]: the CUDA driver, as far as it is needed
 //! * [`program`]: resident programs: computation and collectives in one kernel that stays
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
+//! * [`window`]: one-sided reads and writes of other ranks' memory
 //! * [`shared`]: the only views of memory that a device also writes
 //! * [`settings`]: one struct, read once
 //! * [`error`], [`id`]: typed errors, typed numbers
@@ -73,6 +74,7 @@ pub mod settings;
 pub mod shared;
 pub mod topology;
 pub mod transport;
+pub mod window;
 
 pub use communicator::{
     CollectiveSpec, Communicator, DeviceHandle, Element, Group, Membership, Reduction, Registered,

@@ -51,7 +51,7 @@ const CRATES: [(&str, &str, &[&str]); 19] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 17] = [
+const MODULES: [(&str, &[&str]); 18] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -69,19 +69,22 @@ const MODULES: [(&str, &[&str]); 17] = [
     ("experts", &["id", "error", "gpu", "communicator"]),
     // The third: its collectives are the communicator's plans.
     ("program", &["id", "error", "gpu", "communicator", "shared"]),
+    // The fourth: kernels of its own on a user lane.
+    ("window", &["id", "error", "gpu", "communicator"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];
 const EVERYTHING: &[&str] = &["*"];
 
 /// Where CUDA may be named in `src/`: the driver is behind these.
-const CUDA_USERS: [&str; 8] = [
+const CUDA_USERS: [&str; 9] = [
     "src/gpu",
     "src/transport/peer",
     "src/topology",
     "src/communicator",
     "src/experts",
     "src/program",
+    "src/window",
     "src/bin",
     "src/lib.rs",
 ];
