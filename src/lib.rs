@@ -18,6 +18,7 @@
 //! * [`experts`]: expert parallelism, the second client of the device handle
 //! * [`flight`]: the flight recorder, the watchdog, and the report on a hang
 //! * [`gpu`]: the CUDA driver, as far as it is needed
+//! * [`graph`]: data-flow graphs over ranks: what crosses them, and how it gets there
 //! * [`program`]: resident programs: computation and collectives in one kernel that stays
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
 //! * [`window`]: one-sided reads and writes of other ranks' memory
@@ -66,6 +67,7 @@ pub mod error;
 pub mod experts;
 pub mod flight;
 pub mod gpu;
+pub mod graph;
 pub mod id;
 pub mod plan;
 pub mod program;

@@ -51,7 +51,7 @@ const CRATES: [(&str, &str, &[&str]); 19] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 18] = [
+const MODULES: [(&str, &[&str]); 19] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -71,13 +71,15 @@ const MODULES: [(&str, &[&str]); 18] = [
     ("program", &["id", "error", "gpu", "communicator", "shared"]),
     // The fourth: kernels of its own on a user lane.
     ("window", &["id", "error", "gpu", "communicator"]),
+    // Its runner makes transfers between windows.
+    ("graph", &["error", "gpu", "communicator", "window"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];
 const EVERYTHING: &[&str] = &["*"];
 
 /// Where CUDA may be named in `src/`: the driver is behind these.
-const CUDA_USERS: [&str; 9] = [
+const CUDA_USERS: [&str; 10] = [
     "src/gpu",
     "src/transport/peer",
     "src/topology",
@@ -85,6 +87,7 @@ const CUDA_USERS: [&str; 9] = [
     "src/experts",
     "src/program",
     "src/window",
+    "src/graph",
     "src/bin",
     "src/lib.rs",
 ];
@@ -105,7 +108,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does.
-const UNSAFE_PLACES: [&str; 22] = [
+const UNSAFE_PLACES: [&str; 23] = [
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",
@@ -115,6 +118,7 @@ const UNSAFE_PLACES: [&str; 22] = [
     "tests/cycles.rs",
     "tests/drivers.rs",
     "tests/experts/graphs.rs",
+    "tests/graph_run.rs",
     "tests/raw.rs",
     "tests/user_kernels.rs",
     "tests/zero_copy.rs",
