@@ -206,7 +206,7 @@ fn play(
     let mut runners: Vec<_> = local
         .iter()
         .zip(&windows)
-        .map(|((rank, stream), windows)| Runner::new(rank, windows, plan.clone(), stream).unwrap())
+        .map(|((rank, _), windows)| Runner::new(rank, windows, plan.clone()).unwrap())
         .collect();
     for runner in &runners {
         runner.prepare().unwrap();

@@ -40,6 +40,18 @@ use std::collections::HashMap;
 const FORMAT: u32 = 1;
 /// The largest file.
 const BYTES_MAX: usize = 64 << 20;
+/// The largest tensor: sums of any number of them fit.
+const TENSOR_BYTES_MAX: u64 = 1 << 40;
+
+/// Is the tensor larger than any may be, as far as its shape is known?
+fn is_too_large(shape: &[Extent], data_type: DataType) -> bool {
+    let known = |extent: &Extent| match extent {
+        Extent::Fixed(count) => Extent::Fixed(*count),
+        Extent::Unknown(_) => Extent::Fixed(1),
+    };
+    let least: Vec<_> = shape.iter().map(known).collect();
+    bytes(&least, data_type).is_none_or(|bytes| bytes > TENSOR_BYTES_MAX)
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,10 +237,8 @@ impl<'a> Builder<'a> {
             shape.into_iter().map(extent).collect::<Vec<_>>()
         });
         if let Some(shape) = &shape {
-            let is_fixed = shape.iter().all(|extent| matches!(extent, Extent::Fixed(1..)));
             let has_none = shape.contains(&Extent::Fixed(0));
-            let too_large = is_fixed && bytes(shape, data_type).is_none_or(|all| all > 1 << 40);
-            if shape.len() > DIMENSIONS_MAX || has_none || too_large {
+            if shape.len() > DIMENSIONS_MAX || has_none || is_too_large(shape, data_type) {
                 let shape = shown(Some(shape));
                 return error(format!(
                     "tensor '{}' of shape {shape}: expected up to {DIMENSIONS_MAX} dimensions, \
@@ -236,6 +246,9 @@ impl<'a> Builder<'a> {
                     entry.name
                 ));
             }
+        }
+        if entry.bytes_max.is_some_and(|most| most > TENSOR_BYTES_MAX) {
+            return error(format!("tensor '{}': bytes_max above 1 TiB", entry.name));
         }
         let rank = entry.rank.map(|rank| self.rank(rank, line)).transpose()?;
         self.by_name.insert(entry.name.clone(), self.tensors.len());
@@ -435,6 +448,10 @@ impl<'a> Builder<'a> {
             },
             (inferred, declared) => inferred.or_else(|| declared.clone()),
         };
+        if let Some(shape) = shape.as_deref().filter(|shape| is_too_large(shape, data_type)) {
+            let shape = shown(Some(shape));
+            return error(format!("'{}' becomes {shape}, more than 1 TiB", output.name));
+        }
         if draft.kind == Kind::Reshape {
             let before = &self.tensors[inputs[0]];
             let after = shape.as_deref().and_then(|shape| bytes(shape, data_type));

@@ -5,9 +5,8 @@ use super::model::{Operator, OperatorNumber, TensorNumber};
 use super::plan::{Edge, METADATA_BYTES, Method, Step, Trace, TracedBuffer, TransferPlan, Use};
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
-use crate::gpu::Registered;
-use crate::window::{Part, Signal, Window, Windows};
-use cudarc::driver::{CudaStream, DevicePtr};
+use crate::window::{DeviceWindow, Part, Signal, Window, Windows};
+use cudarc::driver::CudaStream;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ pub struct Runner<'w, 'c> {
     communicator: &'c Communicator,
     windows: &'w Windows<'c>,
     plan: TransferPlan,
-    memory: Registered<u8>,
+    memory: DeviceWindow,
     base: u64,
     /// Where tensors are in this iteration.
     buffers: BTreeMap<TensorNumber, Buffer>,
@@ -67,12 +66,11 @@ impl<'w, 'c> Runner<'w, 'c> {
     /// other ranks.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a graph of another number of ranks; as [`Communicator::register`].
+    /// [`Error::Argument`] for a graph of another number of ranks; as [`Windows::device`].
     pub fn new(
         communicator: &'c Communicator,
         windows: &'w Windows<'c>,
         plan: TransferPlan,
-        stream: &Arc<CudaStream>,
     ) -> Result<Self> {
         let (ranks, expected) = (communicator.rank_count(), plan.graph.ranks());
         if ranks != expected {
@@ -80,16 +78,8 @@ impl<'w, 'c> Runner<'w, 'c> {
             return Err(Error::argument("graph", format!("{expected} ranks"), seen));
         }
         let bytes = plan.window_bytes.max(METADATA_BYTES);
-        let memory = stream.alloc_zeros::<u8>(bytes as usize);
-        let memory = memory.map_err(Error::from_driver("cuMemAlloc"))?;
-        stream.synchronize().map_err(Error::from_driver("cuStreamSynchronize"))?;
-        let memory = communicator.register(memory)?;
-        let base = {
-            let view = memory.as_view();
-            let (address, sync) = view.device_ptr(stream);
-            drop(sync);
-            address
-        };
+        let memory = windows.device(bytes)?;
+        let base = memory.address();
         let buffers = BTreeMap::new();
         let (iterations, copies) = (0, 0);
         Ok(Self { communicator, windows, plan, memory, base, buffers, iterations, copies })
@@ -156,7 +146,7 @@ impl<'w, 'c> Runner<'w, 'c> {
             address,
             bytes,
         });
-        (buffers.collect(), (self.base, self.memory.len() as u64))
+        (buffers.collect(), (self.base, self.window().bytes()))
     }
 
     /// One trace of what all ranks have seen, by rank.
@@ -166,7 +156,7 @@ impl<'w, 'c> Runner<'w, 'c> {
     }
 
     fn window(&self) -> Window {
-        Window::of(&self.memory)
+        self.memory.window()
     }
 
     fn place(&self, rank: u32, usage: Use, tensor: TensorNumber) -> Result<super::Place> {
@@ -253,11 +243,7 @@ impl<'w, 'c> Runner<'w, 'c> {
         let (source, destination) = match method {
             Method::Read => {
                 let own = self.place(from, Use::Metadata, tensor)?;
-                let start = own.offset as usize;
-                let bytes = buffer.bytes.to_ne_bytes();
-                let mut place = self.memory.slice_mut(start..start + bytes.len());
-                let copied = stream.memcpy_htod(&bytes, &mut place);
-                copied.map_err(Error::from_driver("cuMemcpyHtoDAsync"))?;
+                self.memory.store(own.offset, &buffer.bytes.to_ne_bytes(), stream)?;
                 let there = self.place(to, Use::Metadata, tensor)?;
                 let own = part(from, own.offset, METADATA_BYTES);
                 (own, part(to, there.offset, METADATA_BYTES))
@@ -294,11 +280,8 @@ impl<'w, 'c> Runner<'w, 'c> {
 
     /// Waits on the host for metadata, and takes them.
     fn metadata(&self, rank: u32, tensor: TensorNumber, stream: &Arc<CudaStream>) -> Result<u64> {
-        let start = self.place(rank, Use::Metadata, tensor)?.offset as usize;
-        let place = self.memory.slice(start..start + METADATA_BYTES as usize);
-        let copied = stream.clone_dtoh(&place);
-        let copied = copied.map_err(Error::from_driver("cuMemcpyDtoHAsync"))?;
-        stream.synchronize().map_err(Error::from_driver("cuStreamSynchronize"))?;
+        let place = self.place(rank, Use::Metadata, tensor)?;
+        let copied = self.memory.load(place.offset, METADATA_BYTES, stream)?;
         self.communicator.check()?;
         Ok(u64::from_ne_bytes(std::array::from_fn(|at| copied[at])))
     }

@@ -1,8 +1,8 @@
 //! One-sided access: memory of other ranks as a device.
 //!
 //! A [`Window`] names a registered buffer: on each rank a part of the same size, in the memory of
-//! its GPU ([`Communicator::register`](crate::Communicator::register)) or pinned on its host
-//! ([`Windows::host`]). Each rank chooses for itself. Parts are registered once, and their addresses
+//! its GPU ([`Windows::device`], or [`Communicator::register`](crate::Communicator::register) for
+//! memory that is there) or pinned on its host ([`Windows::host`]). Each rank chooses for itself. Parts are registered once, and their addresses
 //! travel to all ranks with the first use. From then on a rank moves data between any two parts,
 //! and nobody else takes part:
 //!
@@ -63,16 +63,18 @@
 //! A buffer that is dropped under traffic stays allocated until all ranks of the communicator are
 //! gone. To take a window back, all ranks end their transfers, meet in a barrier, and call
 //! [`Communicator::deregister`](crate::Communicator::deregister); transfers that name it afterwards
-//! are refused. Pinned host memory stays until the communicators end.
+//! are refused. Memory of [`Windows::host`] and [`Windows::device`] stays until the communicators
+//! end.
 //!
-//! Planned: capture into graphs, parts of different sizes, reads from users' kernels, parts that
-//! are taken back by one rank alone. On GPUs that do not order an adapter's writes by themselves
+//! Planned: capture into graphs, parts of different sizes, reads between nodes by users'
+//! kernels (on a node they load from where `Device::reached` says), parts that are taken back by one
+//! rank alone. On GPUs that do not order an adapter's writes by themselves
 //! nothing flushes what a read has brought; no adapter of hardware has been tried.
 
-mod host;
+mod memory;
 mod pending;
 mod windows;
 
-pub use host::HostWindow;
+pub use memory::{DeviceWindow, HostWindow};
 pub use pending::Pending;
 pub use windows::{Part, Signal, Window, Windows};

@@ -1,6 +1,6 @@
 //! Transfers between windows, on streams and from the host.
 
-use super::host::HostWindow;
+use super::memory::{DeviceWindow, HostWindow};
 use super::pending::Pending;
 use crate::communicator::{Communicator, WindowEnd, WindowStep};
 use crate::error::{Error, Result};
@@ -127,9 +127,19 @@ impl<'c> Windows<'c> {
         Ok(Self { communicator, lane, kernels, stream, relay })
     }
 
+    /// Makes `bytes` bytes of memory of this rank's GPU its part of the next window, full of zeros;
+    /// as [`Self::host`]. Other than memory of streams, processes of a node can share it.
+    ///
+    /// # Errors
+    /// As [`Self::host`].
+    pub fn device(&self, bytes: u64) -> Result<DeviceWindow> {
+        let (registration, memory) = self.communicator.register_device(bytes)?;
+        Ok(DeviceWindow { window: Window { registration, bytes }, memory })
+    }
+
     /// Makes `bytes` bytes of pinned memory of this rank's host its part of the next window, full
     /// of zeros. Every rank makes a part of the same size, in the same order among its
-    /// registrations: here, or of its GPU's memory with [`Communicator::register`].
+    /// registrations: here, with [`Self::device`], or with [`Communicator::register`].
     ///
     /// # Errors
     /// [`Error::Argument`] for no bytes; [`Error::System`] and [`Error::Cuda`] where there is no

@@ -82,6 +82,21 @@ impl Communicator {
         self.connected.register_host(bytes)
     }
 
+    /// Registers new memory of this rank's GPU as its part of the next registration.
+    ///
+    /// # Errors
+    /// As [`Self::register_host`].
+    pub(crate) fn register_device(&self, bytes: u64) -> Result<(Registration, Arc<DeviceMemory>)> {
+        self.check()?;
+        if bytes == 0 {
+            return Err(Error::argument("bytes of a window", "1 at least", 0));
+        }
+        let memory = Arc::new(DeviceMemory::zeroed(self.context(), bytes as usize)?);
+        let registration = self.register_at(memory.address(), bytes)?;
+        self.connected.state.memory.registered().keep(memory.clone());
+        Ok((registration, memory))
+    }
+
     /// Waits until every rank has registered, and opens the memory of other processes.
     ///
     /// # Errors

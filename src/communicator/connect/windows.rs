@@ -61,7 +61,13 @@ impl ConnectedRank {
         [from, to]: [&PartOf; 2],
     ) -> Result<u32> {
         if !self.engine_moves(from, to) {
-            let expected = "ends of which this rank's engine reaches both";
+            let expected = match self.process.geometry.engine {
+                EngineKind::Proxy => "ends of which this rank's engine reaches both",
+                EngineKind::Device => {
+                    "a source of this rank: device engines write and do not read \
+                     (RINGDOVE_ENGINE=proxy does)"
+                }
+            };
             let seen = format!("from {} to {}", Rank(from.rank), Rank(to.rank));
             return Err(Error::argument("transfer between windows", expected, seen));
         }
