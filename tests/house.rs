@@ -118,7 +118,7 @@ const UNSAFE_PLACES: [&str; 23] = [
     "tests/cycles.rs",
     "tests/drivers.rs",
     "tests/experts/graphs.rs",
-    "tests/graph_run.rs",
+    "tests/support/layers.rs",
     "tests/raw.rs",
     "tests/user_kernels.rs",
     "tests/zero_copy.rs",

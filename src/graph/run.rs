@@ -19,7 +19,9 @@ pub struct Buffer {
     pub bytes: u64,
 }
 
-/// What computes, and has the memory of tensors that do not cross ranks.
+/// What computes, and has the memory of tensors that do not cross ranks. Its memory is allocated,
+/// and its kernels are loaded, before the first iteration: afterwards drivers wait for kernels that
+/// wait for other ranks.
 pub trait Compute {
     /// The memory of a tensor that the plan gives none: inputs, parameters, and what stays on the
     /// rank. The same in each iteration.

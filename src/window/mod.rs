@@ -66,10 +66,19 @@
 //! are refused. Memory of [`Windows::host`] and [`Windows::device`] stays until the communicators
 //! end.
 //!
-//! Planned: capture into graphs, parts of different sizes, reads between nodes by users'
-//! kernels (on a node they load from where `Device::reached` says), parts that are taken back by one
-//! rank alone. On GPUs that do not order an adapter's writes by themselves
-//! nothing flushes what a read has brought; no adapter of hardware has been tried.
+//! # Limits
+//!
+//! * Between nodes a signal lies in the memory of the GPU that waits for it, or in its host's slots
+//!   ([`InterNodeSlots`](crate::InterNodeSlots)). Writes of an adapter to one of the two keep their
+//!   order, those to both need not: for data in pinned host memory and signals in GPU memory set
+//!   `RINGDOVE_VERBS_ORDER=immediate`, where the receiver's engine raises signals. Virtual adapters
+//!   keep the order.
+//! * On GPUs that do not order an adapter's writes nothing flushes what a read has brought. No
+//!   adapter of hardware has been tried.
+//! * A host part that other processes of the node open has a name in `/dev/shm` until the
+//!   communicator ends; a process that is killed leaves it behind.
+//! * Planned: capture into graphs, parts of different sizes, reads between nodes by users' kernels
+//!   (on a node they load from where `Device::reached` says), parts that one rank alone takes back.
 
 mod memory;
 mod pending;
