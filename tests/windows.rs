@@ -416,6 +416,7 @@ fn bad_calls_are_refused_and_leave_the_communicator_usable() {
         argument(host.load(BYTES, 1).map(drop));
         argument(host.store(u64::MAX, &[1]));
         argument(windows.device(0).map(drop));
+        argument(windows.host(u64::MAX).map(drop));
         // All of them were refused before anything was enqueued.
         windows.write(&own, &theirs, Signal::Raise, &stream).unwrap();
         all[1].windows.wait(0, 1, &all[1].streams[0]).unwrap();

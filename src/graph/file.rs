@@ -16,9 +16,9 @@
 //! }
 //! ```
 //!
-//! * `tensors`: inputs and parameters, which no operator writes, each with the `rank` that keeps it;
-//!   and of others what does not follow by itself. `type` is f32 where it is left out. A word in a
-//!   `shape` is a dimension that is known when the graph runs; a tensor with one may have a
+//! * `tensors`: inputs and parameters, which no operator writes, each with the `rank` that keeps
+//!   it; and of others what does not follow by itself. `type` is f32 where it is left out. A word
+//!   in a `shape` is a dimension that is known when the graph runs; a tensor with one may have a
 //!   `bytes_max`. `"memory": "foreign"` says that somebody else allocates it.
 //! * `operators`: in any order. `kind` is one of dense, add, multiply, relu, tanh, sigmoid, reshape
 //!   and select ([`Kind`](super::Kind)).

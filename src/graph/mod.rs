@@ -29,10 +29,10 @@
 //! which rank and what moves between; how a rank computes is not its subject. A program for each
 //! rank may be built from it later: put and wait as tasks of programs are planned.
 //!
-//! Planned: places that are used again when their tensors are dead, and graphs in ONNX. Of the crates
-//! that read it, by their registry entries: `onnx-ir` (of Burn, a typed graph) fits best, and is a
-//! pre-release; `tract-onnx` and `candle-onnx` bring engines that run models; `onnx-protobuf` has
-//! the bare messages, under another licence; `onnx-extractor` is for weights.
+//! Planned: places that are used again when their tensors are dead, and graphs in ONNX. Of the
+//! crates that read it, by their registry entries: `onnx-ir` (of Burn, a typed graph) fits best,
+//! and is a pre-release; `tract-onnx` and `candle-onnx` bring engines that run models;
+//! `onnx-protobuf` has the bare messages, under another licence; `onnx-extractor` is for weights.
 
 mod error;
 mod explain;

@@ -2,9 +2,9 @@
 //!
 //! A [`Window`] names a registered buffer: on each rank a part of the same size, in the memory of
 //! its GPU ([`Windows::device`], or [`Communicator::register`](crate::Communicator::register) for
-//! memory that is there) or pinned on its host ([`Windows::host`]). Each rank chooses for itself. Parts are registered once, and their addresses
-//! travel to all ranks with the first use. From then on a rank moves data between any two parts,
-//! and nobody else takes part:
+//! memory that is there) or pinned on its host ([`Windows::host`]). Each rank chooses for itself.
+//! Parts are registered once, and their addresses travel to all ranks with the first use. From then
+//! on a rank moves data between any two parts, and nobody else takes part:
 //!
 //! * [`Windows::write`]: from its own part to another rank's
 //! * [`Windows::read`]: from another rank's part to its own

@@ -76,9 +76,7 @@ impl Communicator {
     /// memory; [`Error::Disagreement`] where another rank registered another size.
     pub(crate) fn register_host(&self, bytes: u64) -> Result<(Registration, Arc<HostMemory>)> {
         self.check()?;
-        if bytes == 0 {
-            return Err(Error::argument("bytes of a window", "1 at least", 0));
-        }
+        check_bytes(bytes)?;
         self.connected.register_host(bytes)
     }
 
@@ -88,9 +86,7 @@ impl Communicator {
     /// As [`Self::register_host`].
     pub(crate) fn register_device(&self, bytes: u64) -> Result<(Registration, Arc<DeviceMemory>)> {
         self.check()?;
-        if bytes == 0 {
-            return Err(Error::argument("bytes of a window", "1 at least", 0));
-        }
+        check_bytes(bytes)?;
         let memory = Arc::new(DeviceMemory::zeroed(self.context(), bytes as usize)?);
         let registration = self.register_at(memory.address(), bytes)?;
         self.connected.state.memory.registered().keep(memory.clone());
@@ -115,5 +111,15 @@ impl Communicator {
         let registration = self.register_local_at(memory.address(), bytes as u64)?;
         self.connected.state.memory.registered().keep(memory);
         Ok(registration)
+    }
+}
+
+/// The largest window. No host and no GPU has more.
+const BYTES_MAX: u64 = 1 << 44;
+
+fn check_bytes(bytes: u64) -> Result<()> {
+    match (1..=BYTES_MAX).contains(&bytes) {
+        true => Ok(()),
+        false => Err(Error::argument("bytes of a window", format!("1 to {BYTES_MAX}"), bytes)),
     }
 }

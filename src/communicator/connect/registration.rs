@@ -74,10 +74,16 @@ impl ConnectedRank {
         let number = launcher.routes.next_registration();
         let _span = tracing::debug_span!("host window", rank = self.rank().0, number).entered();
         let (memory, file) = match self.opens_memory() {
-            true => host_memory::create(context, bytes).map(|(memory, file)| (memory, Some(file))),
-            false => host_memory::anonymous(context, bytes).map(|memory| (memory, None)),
+            true => host_memory::create(context, whole(bytes))
+                .map(|(memory, file)| (memory, Some(file))),
+            false => host_memory::anonymous(context, whole(bytes)).map(|memory| (memory, None)),
         }?;
         let address = memory.address();
+        if self.inter_node.is_some() && address != memory.region().base_address() {
+            // An adapter knows it by the host's address, and a transfer names one.
+            let expected = "a driver that maps it for GPUs where it is for the host";
+            return Err(Error::argument("pinned host memory", expected, "another address"));
+        }
         let memory = Arc::new(memory);
         self.engine().add_registration(number, address, bytes)?;
         let post = || {
@@ -307,7 +313,8 @@ impl ConnectedRank {
             let what = format!("its part of registration {number}");
             let range = PeerRange { rank, what: &what, length_bytes: buffer.bytes, align: 1 };
             if buffer.host.is_some() {
-                let memory = host_memory::open(&state.context, rank, buffer.host, buffer.bytes)?;
+                let memory =
+                    host_memory::open(&state.context, rank, buffer.host, whole(buffer.bytes))?;
                 addresses.push(memory.address());
                 imports.push(Imported::Host { _memory: memory });
                 continue;
@@ -383,4 +390,10 @@ impl ConnectedRank {
         ]);
         self.process.compare_calls(|calls| calls.collective(self.rank(), call, signature))
     }
+}
+
+/// Bytes of the file of a part of so many bytes in host memory: pages of any usual size, which
+/// drivers pin as a whole.
+fn whole(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64 << 10)
 }
