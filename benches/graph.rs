@@ -18,6 +18,8 @@ mod layers;
 use cudarc::driver::CudaStream;
 use hardware::{settings, tool, try_join_with};
 use layers::{Layers, Model};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use ringdove::graph::{Compute, Graph, Method, Runner, TransferPlan};
 use ringdove::window::Windows;
 use ringdove::{Communicator, Settings};
@@ -27,16 +29,16 @@ use std::sync::Arc;
 
 const INSIDE: &str = "RINGDOVE_BENCH_INSIDE";
 const DRAWING: &str = "RINGDOVE_BENCH_SVG";
-/// Processor time is counted in hundredths of a second: a series takes many.
-const SERIES_SECONDS: f64 = 1.0;
-const SERIES: usize = 3;
+/// Rounds in which all ways take turns: what disturbs one disturbs the others.
+const ROUNDS: usize = 7;
 
-/// Eight layers of 16 values, so that computing takes little, and more and more samples.
-const MODELS: [(&str, u32); 3] = [("small", 64), ("middle", 4096), ("large", 65_536)];
+/// Eight layers of one value, so that computing takes little; samples, and iterations of a round.
+const MODELS: [(&str, u32, u32); 3] =
+    [("small", 1024, 40), ("middle", 65_536, 8), ("large", 1 << 20, 1)];
 const NODES: [u32; 2] = [2, 4];
 
 fn model(samples: u32, foreign: bool) -> Model {
-    Model { widths: vec![16; 9], samples, foreign }
+    Model { widths: vec![1; 9], samples, foreign }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,23 +71,21 @@ fn main() {
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         rows.extend(sums(nodes, &text));
     }
-    println!("processor time of an iteration, all ranks, in ms (medians of {SERIES} series)");
+    println!("processor time of an iteration, all ranks, in ms: medians of {ROUNDS} rounds; of");
+    println!("communication, medians of the differences to computing in the same round");
     println!("nodes  model   tensor KiB  compute  messages    staged  analysed   m / a   s / a");
     for row in &rows {
         let [compute, messages, staged, analysed] = row.times;
-        let beyond = |time: f64| (time - compute).max(0.0);
-        let ratio = |time: f64| beyond(time) / beyond(analysed).max(1e-9);
         println!(
             "{:>5}  {:<7} {:>10}  {compute:>7.2}  {messages:>8.2}  {staged:>8.2}  {analysed:>8.2}  \
              {:>6.2}  {:>6.2}",
             row.nodes,
             row.model,
-            row.samples * 16 * 4 / 1024,
-            ratio(messages),
-            ratio(staged)
+            row.samples * 4 / 1024,
+            messages / analysed,
+            staged / analysed
         );
     }
-    println!("m / a, s / a: communication, what is beyond computing, against the analysed one");
     if let Some(path) = std::env::var_os(DRAWING) {
         std::fs::write(path, drawing(&rows)).unwrap();
     }
@@ -95,23 +95,37 @@ struct Row {
     nodes: u32,
     model: &'static str,
     samples: u32,
+    /// Computing, and communication of the three ways.
     times: [f64; 4],
 }
 
-/// What all ranks have printed, added.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// What all ranks have printed, added for each round.
 fn sums(nodes: u32, text: &str) -> Vec<Row> {
-    let mut sums: BTreeMap<(&str, &str), (f64, u32)> = BTreeMap::new();
+    let mut sums: BTreeMap<(&str, &str, usize), (f64, u32)> = BTreeMap::new();
     for line in text.lines() {
         let Some((_, values)) = line.split_once("RESULT ") else { continue };
         let values: Vec<_> = values.split_whitespace().collect();
-        let sum = sums.entry((values[0], values[1])).or_default();
-        *sum = (sum.0 + values[2].parse::<f64>().unwrap(), sum.1 + 1);
+        let round = values[2].parse().unwrap();
+        let sum = sums.entry((values[0], values[1], round)).or_default();
+        *sum = (sum.0 + values[3].parse::<f64>().unwrap(), sum.1 + 1);
     }
-    let rows = MODELS.iter().map(|&(model, samples)| {
-        let times = WAYS.map(|(_, way)| {
-            let (sum, count) = sums[&(model, way)];
-            assert_eq!(count, nodes, "{model}, {way}: not every rank has measured");
-            sum
+    let of = |model: &'static str, way: &'static str, round| {
+        let (sum, count) = sums[&(model, way, round)];
+        assert_eq!(count, nodes, "{model}, {way}: not every rank has measured");
+        sum
+    };
+    let rows = MODELS.iter().map(|&(model, samples, _)| {
+        let times = WAYS.map(|(way, word)| {
+            let beside = |round| match way {
+                Way::Compute => 0.0,
+                _ => of(model, "compute", round),
+            };
+            median((0..ROUNDS).map(|round| of(model, word, round) - beside(round)).collect())
         });
         Row { nodes, model, samples, times }
     });
@@ -120,10 +134,9 @@ fn sums(nodes: u32, text: &str) -> Vec<Row> {
 
 /// Processor time of all threads of this process so far, in seconds.
 fn processor_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-    let ticks: f64 = fields.skip(11).take(2).map(|field| field.parse::<f64>().unwrap()).sum();
-    ticks / 100.0
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
 fn inside() {
@@ -131,40 +144,30 @@ fn inside() {
     let rank = &ranks[0];
     let stream = rank.context().new_stream().unwrap();
     let windows = Windows::open(rank, 0).unwrap();
-    for (name, samples) in MODELS {
-        for (way, word) in WAYS {
-            let mut measured = Measured::new(rank, &windows, &stream, way, samples);
+    for (name, samples, count) in MODELS {
+        let mut all =
+            WAYS.map(|(way, word)| (Measured::new(rank, &windows, &stream, way, samples), word));
+        for (measured, _) in &mut all {
             measured.iterate();
             measured.check();
-            let mut count = 1u32;
-            let mut times = Vec::new();
-            while times.len() < SERIES {
-                let began = processor_seconds();
-                for _ in 0..count {
-                    measured.iterate();
-                }
-                stream.synchronize().unwrap();
-                let took = processor_seconds() - began;
-                // All ranks make as many iterations: rank 0 says whether they were enough.
-                match agree(rank, &stream, took >= SERIES_SECONDS / f64::from(rank.rank_count())) {
-                    true => times.push(1e3 * took / f64::from(count)),
-                    false => count *= 2,
-                }
-            }
-            measured.check();
-            times.sort_by(f64::total_cmp);
-            println!("RESULT {name} {word} {}", times[SERIES / 2]);
         }
+        for round in 0..ROUNDS {
+            for (measured, word) in &mut all {
+                // Nobody's time counts for the way before.
+                rank.barrier(&stream).unwrap();
+                stream.synchronize().unwrap();
+                let began = processor_seconds();
+                (0..count).for_each(|_| measured.iterate());
+                rank.barrier(&stream).unwrap();
+                stream.synchronize().unwrap();
+                let took = 1e3 * (processor_seconds() - began) / f64::from(count);
+                println!("RESULT {name} {word} {round} {took}");
+            }
+        }
+        all.iter().for_each(|(measured, _)| measured.check());
     }
     rank.barrier(&stream).unwrap();
     stream.synchronize().unwrap();
-}
-
-/// What rank 0 says.
-fn agree(rank: &Communicator, stream: &Arc<CudaStream>, enough: bool) -> bool {
-    let mut word = stream.clone_htod(&[u32::from(enough)]).unwrap();
-    rank.broadcast_in_place(&mut word, 0, stream).unwrap();
-    stream.clone_dtoh(&word).unwrap()[0] == 1
 }
 
 /// One way, ready to run.
@@ -245,29 +248,26 @@ fn drawing(rows: &[Row]) -> String {
     const HEIGHT: f64 = 240.0;
     let mut svg = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\" ");
     svg += "viewBox=\"0 0 940 330\" font-family=\"sans-serif\" font-size=\"11\">\n";
-    svg += "<text x=\"10\" y=\"18\">Processor time of an iteration on virtual hardware, against \
-            messages; grey: computing, coloured: communication (m, s, a: messages, staged, \
-            analysed)</text>\n";
+    svg += "<text x=\"10\" y=\"18\">Processor time of an iteration on virtual hardware, ms; grey: \
+            computing, coloured: communication (m: messages, s: staged, a: analysed)</text>\n";
     for (at, row) in rows.iter().enumerate() {
-        let x = 20.0 + 150.0 * at as f64;
-        let most = row.times.iter().copied().fold(1e-9, f64::max);
-        let bars = [("m", row.times[1], "#d55e00"), ("s", row.times[2], "#0072b2")];
-        for (nth, (name, time, colour)) in
-            bars.into_iter().chain([("a", row.times[3], "#009e73")]).enumerate()
-        {
-            let (left, scale) = (x + 36.0 * nth as f64, HEIGHT / most);
-            let (whole, low) = (time * scale, row.times[0].min(time) * scale);
-            let (top, middle) = (280.0 - whole, 280.0 - low);
-            let (above, width) = (whole - low, 28);
+        let (x, compute) = (20.0 + 150.0 * at as f64, row.times[0]);
+        let most = row.times[1..].iter().copied().fold(1e-9, f64::max) + compute;
+        let bars = [("m", "#d55e00"), ("s", "#0072b2"), ("a", "#009e73")];
+        for (nth, (name, colour)) in bars.into_iter().enumerate() {
+            let time = row.times[1 + nth].max(0.0);
+            let left = x + 36.0 * nth as f64;
+            let (above, low) = (time * HEIGHT / most, compute * HEIGHT / most);
+            let (top, middle) = (280.0 - low - above, 280.0 - low);
             svg += &format!(
-                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width}\" height=\"{above:.1}\" \
-                 fill=\"{colour}\"/><rect x=\"{left:.1}\" y=\"{middle:.1}\" width=\"{width}\" \
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"28\" height=\"{above:.1}\" \
+                 fill=\"{colour}\"/><rect x=\"{left:.1}\" y=\"{middle:.1}\" width=\"28\" \
                  height=\"{low:.1}\" fill=\"#999999\"/>\
                  <text x=\"{left:.1}\" y=\"294\">{name} {time:.1}</text>\n"
             );
         }
-        let (kib, nodes) = (row.samples * 16 * 4 / 1024, row.nodes);
-        svg += &format!("<text x=\"{x:.1}\" y=\"312\">{nodes} nodes, {kib} KiB, ms</text>\n");
+        let (kib, nodes) = (row.samples * 4 / 1024, row.nodes);
+        svg += &format!("<text x=\"{x:.1}\" y=\"312\">{nodes} nodes, {kib} KiB</text>\n");
     }
     svg + "</svg>\n"
 }
