@@ -59,7 +59,7 @@ fn proxy_step(criterion: &mut Criterion, name: &str, lanes: u32, contiguous: boo
         let ends = Lane { peer: Rank(1), arrival: Some(64), completion: Some(128) };
         handle.add_lane(id, ends).expect("a new lane");
         let region = RegionDescriptor { base: 1 << 30, length_bytes: 1 << 30 };
-        let route = Route { lane: id, source: region, destination: region };
+        let route = Route { lane: id, source: region, destination: region, pull: false };
         handle.add_route(RouteId(lane), route).expect("a new route");
     }
     let stride = if contiguous { 4096 } else { 8192 };

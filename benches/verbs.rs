@@ -161,7 +161,7 @@ fn proxy(settings: &VerbsSettings) {
             let ends = Lane { peer: RANKS[1], arrival, completion: None };
             handle.add_lane(LaneId(number), ends).expect("the lane is new");
             let (source, destination) = (side(data.base_address()), side(to.data.base_address()));
-            let route = Route { lane: LaneId(number), source, destination };
+            let route = Route { lane: LaneId(number), source, destination, pull: false };
             handle.add_route(RouteId(number), route).expect("the engine runs");
         }
         let mut engine = Proxy::new(&EngineSettings::default());

@@ -18,8 +18,10 @@
 //! * [`experts`]: expert parallelism, the second client of the device handle
 //! * [`flight`]: the flight recorder, the watchdog, and the report on a hang
 //! * [`gpu`]: the CUDA driver, as far as it is needed
+//! * [`graph`]: data-flow graphs over ranks: what crosses them, and how it gets there
 //! * [`program`]: resident programs: computation and collectives in one kernel that stays
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
+//! * [`window`]: one-sided reads and writes of other ranks' memory
 //! * [`shared`]: the only views of memory that a device also writes
 //! * [`settings`]: one struct, read once
 //! * [`error`], [`id`]: typed errors, typed numbers
@@ -66,6 +68,7 @@ pub mod error;
 pub mod experts;
 pub mod flight;
 pub mod gpu;
+pub mod graph;
 pub mod id;
 pub mod plan;
 pub mod program;
@@ -74,6 +77,7 @@ pub mod settings;
 pub mod shared;
 pub mod topology;
 pub mod transport;
+pub mod window;
 
 pub use communicator::{
     CollectiveSpec, Communicator, DeviceHandle, Element, Group, Membership, Reduction, Registered,

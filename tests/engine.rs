@@ -35,6 +35,7 @@ fn route() -> Route {
         lane: LANE,
         source: RegionDescriptor { base: 1 << 20, length_bytes: 1 << 16 },
         destination: RegionDescriptor { base: 2 << 20, length_bytes: 1 << 16 },
+        pull: false,
     }
 }
 

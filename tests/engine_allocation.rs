@@ -26,7 +26,8 @@ fn steps_do_not_allocate() {
     let lane = Lane { peer: Rank(1), arrival: Some(8), completion: Some(16) };
     handle.add_lane(LANE, lane).unwrap();
     let region = RegionDescriptor { base: 1 << 20, length_bytes: 1 << 20 };
-    handle.add_route(ROUTE, Route { lane: LANE, source: region, destination: region }).unwrap();
+    let route = Route { lane: LANE, source: region, destination: region, pull: false };
+    handle.add_route(ROUTE, route).unwrap();
     // The first step takes the route in, and may allocate for it.
     proxy.step(Duration::ZERO);
 

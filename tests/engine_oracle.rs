@@ -66,6 +66,7 @@ impl World {
                 base: self.destination.base_address() + lane as u64 * BYTES,
                 length_bytes: BYTES,
             },
+            pull: false,
         }
     }
 

@@ -21,7 +21,7 @@ fn attach(threads: &ProxyThreads, rank: &mut TestRank, memory: &Region) -> Attac
         |offset| RegionDescriptor { base: memory.base_address() + offset, length_bytes: 64 };
     let lane = Lane { peer: Rank(1), arrival, completion: None };
     attached.handle().add_lane(LANE, lane).unwrap();
-    let route = Route { lane: LANE, source: region(64), destination: region(128) };
+    let route = Route { lane: LANE, source: region(64), destination: region(128), pull: false };
     attached.handle().add_route(ROUTE, route).unwrap();
     attached
 }

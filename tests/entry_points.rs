@@ -147,6 +147,18 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "data-flow graphs in files",
+        ("src/graph/file.rs", "serde_json::from_str"),
+        ("tests/graph.rs", "mutated_graphs_are_read_or_refused"),
+        &["tests/fixtures/graph"],
+    ),
+    entry(
+        "data-flow graphs that the command is given",
+        ("src/bin/ringdove/graph/mod.rs", "Graph::read"),
+        ("tests/graph.rs", "mutated_graphs_are_read_or_refused"),
+        &["tests/fixtures/graph"],
+    ),
+    entry(
         "topology files of NCCL's",
         ("src/bin/ringdove/topo/mod.rs", "Machine::from_nccl"),
         ("src/topology/xml_tests.rs", "mutations_are_read_or_refused"),

@@ -51,7 +51,7 @@ const CRATES: [(&str, &str, &[&str]); 19] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 18] = [
+const MODULES: [(&str, &[&str]); 20] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -71,19 +71,25 @@ const MODULES: [(&str, &[&str]); 18] = [
     ("experts", &["id", "error", "gpu", "communicator"]),
     // The third: its collectives are the communicator's plans.
     ("program", &["id", "error", "gpu", "communicator", "shared"]),
+    // The fourth: kernels of its own on a user lane.
+    ("window", &["id", "error", "gpu", "communicator"]),
+    // Its runner makes transfers between windows.
+    ("graph", &["error", "gpu", "communicator", "window"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];
 const EVERYTHING: &[&str] = &["*"];
 
 /// Where CUDA may be named in `src/`: the driver is behind these.
-const CUDA_USERS: [&str; 8] = [
+const CUDA_USERS: [&str; 10] = [
     "src/gpu",
     "src/transport/peer",
     "src/topology",
     "src/communicator",
     "src/experts",
     "src/program",
+    "src/window",
+    "src/graph",
     "src/bin",
     "src/lib.rs",
 ];
@@ -105,7 +111,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does, and `tests/enqueue` asks the virtual
 /// driver for the time that it took.
-const UNSAFE_PLACES: [&str; 23] = [
+const UNSAFE_PLACES: [&str; 24] = [
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",
@@ -116,6 +122,7 @@ const UNSAFE_PLACES: [&str; 23] = [
     "tests/drivers.rs",
     "tests/enqueue.rs",
     "tests/experts/graphs.rs",
+    "tests/support/layers.rs",
     "tests/raw.rs",
     "tests/user_kernels.rs",
     "tests/zero_copy.rs",

@@ -46,6 +46,8 @@ struct Part {
     address: u64,
     bytes: u64,
     export: Option<Shared>,
+    /// The name of host memory.
+    host: Option<[u8; 16]>,
     /// For adapters of other nodes.
     region: Option<Vec<u8>>,
 }
@@ -72,6 +74,7 @@ struct Lie {
 enum PartLie {
     Offset(u64),
     Address(u64),
+    Host([u8; 16]),
 }
 
 /// Memory of a process that rank 1 has started, and the handles of it.
@@ -163,13 +166,13 @@ fn lie(lie: Lie) {
         show(&plane, &Some(name));
     }
     show(&plane, &());
-    let part = match lie.part {
-        Some(PartLie::Address(address)) => (address, None),
-        Some(PartLie::Offset(offset)) => (0, Some(shared(2, offset))),
-        None => (0, None),
+    let (address, export, host) = match lie.part {
+        Some(PartLie::Address(address)) => (address, None, None),
+        Some(PartLie::Offset(offset)) => (0, Some(shared(2, offset)), None),
+        Some(PartLie::Host(name)) => (0, None, Some(name)),
+        None => (0, None, None),
     };
-    let (address, export) = part;
-    let part = Part { address, bytes: COUNT as u64 * 4, export, region: None };
+    let part = Part { address, bytes: COUNT as u64 * 4, export, host, region: None };
     show(&plane, &Some(part));
     // The exporter's memory stays until the other side has said what it thinks of it.
     while plane.check().is_ok() {
@@ -280,6 +283,13 @@ fn a_registered_buffer_that_is_an_address_alone() {
     let case = Lie { part: Some(PartLie::Address(NOWHERE)), ..Lie::default() };
     let test = "a_registered_buffer_that_is_an_address_alone";
     refused(test, case, "registration 0", &["a handle", "none"]);
+}
+
+#[test]
+fn a_window_of_host_memory_that_is_not_there() {
+    let case = Lie { part: Some(PartLie::Host([0xcd; 16])), ..Lie::default() };
+    let test = "a_window_of_host_memory_that_is_not_there";
+    refused(test, case, "host memory", &["/dev/shm/ringdove-cdcd"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use hardware::{
     World, hwsim, on_machine, on_machine_env, on_machine_with, run_bounded, settings,
     try_join_with, wait_for_error,
 };
+use ringdove::window::{Window, Windows};
 use ringdove::{
     Communicator, DataType, DeviceHandle, Error, ReduceOp, Registered, Settings, ThroughHost,
 };
@@ -307,6 +308,52 @@ fn bad_calls_end_in_errors_that_name_them() {
             }
             callers.iter().for_each(|caller| caller.stream.synchronize().unwrap());
         }
+    });
+}
+
+/// If this fails, kernels do not know windows by their registrations, or not those of host memory.
+#[test]
+fn kernels_put_from_gpu_memory_into_host_memory() {
+    on_engines("pcie4", || {
+        let world = World::with(2, &with_lanes(2));
+        let windows: Vec<_> =
+            world.communicators.iter().map(|rank| Windows::open(rank, 1).unwrap()).collect();
+        let host: Vec<_> = windows.iter().map(|rank| rank.host(4096).unwrap()).collect();
+        let device: Vec<_> = windows.iter().map(|rank| rank.device(4096).unwrap()).collect();
+        let names = [host[0].window(), device[0].window()].map(Window::registration);
+        let kernels: Vec<_> = world
+            .ranks()
+            .map(|(rank, stream)| {
+                let kernel = load(rank.context(), TEST_CALLS, "test_calls");
+                let peer = 1 - rank.rank();
+                let put = Call { kind: PUT_WITH_SIGNAL, peer, from: 1, ..Call::default() };
+                let put = Call { to_offset: 128, from_offset: 64, bytes: 1000, ..put };
+                let wait = Call { kind: WAIT, peer, count: 1, ..Call::default() };
+                let flush = Call { kind: FLUSH, peer, ..Call::default() };
+                let calls = stream.clone_htod(&[put, wait, flush]).unwrap();
+                let own = &device[rank.rank() as usize];
+                own.store(0, &[7 + rank.rank() as u8; 4096], stream).unwrap();
+                stream.synchronize().unwrap();
+                (kernel, calls, rank.device_handle(&names).unwrap())
+            })
+            .collect();
+        for ((_, stream), (kernel, calls, handle)) in world.ranks().zip(&kernels) {
+            let (address, count) = (handle.address(), 3u32);
+            let mut launch = stream.launch_builder(kernel);
+            launch.arg(&address).arg(calls).arg(&count);
+            let one =
+                LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+            // SAFETY: the arguments are those of the kernel's source, in type and order.
+            unsafe { launch.launch_cooperative(one) }.unwrap();
+        }
+        world.streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        for (rank, part) in host.iter().enumerate() {
+            let mut expected = vec![0; 4096];
+            expected[128..1128].fill(7 + 1 - rank as u8);
+            assert!(part.load(0, 4096).unwrap() == expected, "rank {rank}");
+        }
+        drop((kernels, windows));
+        world.finish();
     });
 }
 

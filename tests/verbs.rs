@@ -443,6 +443,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
             arrival: Some(SignalWrite { address: hardware::address(&words[1]), value: 5 }),
             completion: Some(SignalWrite { address: hardware::address(&words[0]), value: 6 }),
             position: ringdove::id::Position(0),
+            pull: false,
         };
         transport.submit(&[whole]).unwrap();
         drain(&mut transport, 1).unwrap();

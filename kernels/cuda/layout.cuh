@@ -268,6 +268,22 @@ struct WordsCall {
     u64 timeout_ns;
 };
 
+// What the kernels of one-sided transfers are given: the mirror of window.rs.
+constexpr u32 WINDOW_MOVE = 1;
+constexpr u32 WINDOW_SIGNAL = 2;
+constexpr u32 WINDOW_WAIT = 3;
+struct WindowCall {
+    u64 communicator;
+    u64 sequence;
+    u64 source;
+    u64 destination;
+    u64 bytes;
+    u32 kind;
+    u32 value;
+    u32 port;
+    u32 signal;
+};
+
 // What is wrong with a plan, or with a call of a user's kernel; in `WaitRecord::position` of a
 // `BadPlan` or `BadCall` record.
 enum class PlanFault : u32 {

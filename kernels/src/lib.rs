@@ -11,6 +11,7 @@
 //! * [`element`]: data types and reductions, with the codes that both sides use
 //! * [`experts`]: what the kernels of expert parallelism are given, and what they leave
 //! * [`user`]: what a user's kernel is given
+//! * [`window`]: what the kernels of one-sided transfers are given
 //! * [`ptx`]: the compiled device code
 
 pub mod bar;
@@ -23,4 +24,5 @@ pub mod port;
 pub mod program;
 pub mod ptx;
 pub mod user;
+pub mod window;
 pub mod words;

@@ -53,6 +53,12 @@ pub const PROGRAM_ENTRY: &str = "ringdove_program";
 /// parameter is a [`WordsCall`](crate::words::WordsCall), by value.
 pub const WORDS: &str = include_str!("../ptx/words.ptx");
 
+/// One-sided transfers between windows (`kernels/cuda/window.cu`). The one parameter of each entry
+/// is a [`WindowCall`](crate::window::WindowCall), by value.
+pub const WINDOW: &str = include_str!("../ptx/window.ptx");
+/// Entries of the kernels of one-sided transfers: threads copy, or one thread asks an engine.
+pub const WINDOW_ENTRIES: [&str; 2] = ["window_copy", "window_call"];
+
 /// Makes the calls of `ringdove.cuh` that a list names (`kernels/cuda/test_calls.cu`), entry
 /// `test_calls`. For tests.
 pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");

@@ -30,6 +30,7 @@ use ringdove_kernels::program::{
     TaskOperand,
 };
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
+use ringdove_kernels::window::{WINDOW_MOVE, WINDOW_SIGNAL, WINDOW_WAIT, WindowCall};
 use ringdove_kernels::words::{WORDS_BYTES_PER_THREAD, WordsCall};
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -356,7 +357,23 @@ fn expected() -> String {
     layout!(text, WordsCall, words, stop, tally, timeout_ns);
     values! { text,
         "WORDS_BYTES_PER_THREAD", WORDS_BYTES_PER_THREAD;
+        "WINDOW_MOVE", WINDOW_MOVE;
+        "WINDOW_SIGNAL", WINDOW_SIGNAL;
+        "WINDOW_WAIT", WINDOW_WAIT;
     }
+    layout!(
+        text,
+        WindowCall,
+        communicator,
+        sequence,
+        source,
+        destination,
+        bytes,
+        kind,
+        value,
+        port,
+        signal
+    );
     layout!(
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
         position, sequence, waited_ns, call

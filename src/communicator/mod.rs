@@ -20,7 +20,7 @@ pub use crate::gpu::Registered;
 pub use crate::id::Registration;
 pub(crate) use api::ProgramCall;
 pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Membership, Statistics};
-pub(crate) use call::ResidentCalls;
 pub use call::{Element, Reduction, Scalar};
+pub(crate) use call::{ResidentCalls, WindowEnd, WindowStep};
 pub(crate) use state::{CapturedOrders, LaunchOrder};
 pub use state::{free_discarded, pack_forest};

@@ -31,6 +31,8 @@ pub struct Route {
     pub source: RegionDescriptor,
     /// Where transfers may write.
     pub destination: RegionDescriptor,
+    /// The source is the peer's memory, which an adapter reads; see [`Transfer::pull`].
+    pub pull: bool,
 }
 
 /// A directed path to one peer.
@@ -131,6 +133,7 @@ impl RouteTable {
             arrival: arrival.map(|address| raise(address, &mut state.arrivals)),
             completion: completion.map(|address| raise(address, &mut state.completions)),
             position,
+            pull: route.pull,
         })
     }
 }

@@ -1,9 +1,9 @@
 //! Memory that kernels, engines and the host share.
 
 use super::{Current, OwnStream, discard};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shared::Region;
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -87,6 +87,60 @@ impl DeviceMemory {
             )
         })?;
         stream.synchronize()
+    }
+
+    /// Enqueues a copy of `source` to `offset`; the call takes the bytes.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) for a range outside;
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+    pub(crate) fn enqueue_write(
+        &self,
+        offset: u64,
+        source: &[u8],
+        stream: &CudaStream,
+    ) -> Result<()> {
+        let to = self.address + self.inside(offset, source.len())?;
+        let current = Current::bind(&self.context)?;
+        // SAFETY: the range lies inside the allocation; from pageable memory the driver has copied
+        // the bytes when the call returns.
+        current.check("cuMemcpyHtoDAsync", unsafe {
+            let from = source.as_ptr().cast();
+            sys::cuMemcpyHtoDAsync_v2(to, from, source.len(), stream.cu_stream())
+        })
+    }
+
+    /// Copies the bytes from `offset` on, behind what is enqueued on `stream`, and waits for that.
+    ///
+    /// # Errors
+    /// As [`enqueue_write`](Self::enqueue_write).
+    pub(crate) fn read_behind(
+        &self,
+        offset: u64,
+        target: &mut [u8],
+        stream: &CudaStream,
+    ) -> Result<()> {
+        let from = self.address + self.inside(offset, target.len())?;
+        let current = Current::bind(&self.context)?;
+        // SAFETY: the range lies inside the allocation, and `target` is borrowed until the stream
+        // has been waited for.
+        current.check("cuMemcpyDtoHAsync", unsafe {
+            let to = target.as_mut_ptr().cast();
+            sys::cuMemcpyDtoHAsync_v2(to, from, target.len(), stream.cu_stream())
+        })?;
+        // SAFETY: the stream lives.
+        let status = unsafe { sys::cuStreamSynchronize(stream.cu_stream()) };
+        current.check("cuStreamSynchronize", status)
+    }
+
+    fn inside(&self, offset: u64, bytes: usize) -> Result<u64> {
+        match offset.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes as u64) {
+            true => Ok(offset),
+            false => {
+                let expected = format!("within {} bytes", self.bytes);
+                Err(Error::argument("part", expected, format!("{bytes} bytes from {offset}")))
+            }
+        }
     }
 
     /// As [`write`](Self::write), from pageable memory, so that it may come late: for tests that

@@ -46,6 +46,9 @@ pub struct Transfer {
     pub completion: Option<SignalWrite>,
     /// Ring position of the (first) descriptor that asked for it.
     pub position: Position,
+    /// The peer's memory is the source: an adapter reads it. Where both ends are addresses of one
+    /// node it makes no difference.
+    pub pull: bool,
 }
 
 /// What a poll found.

@@ -99,6 +99,7 @@ mod tests {
             arrival: None,
             completion: None,
             position: Position(position),
+            pull: false,
         }
     }
 

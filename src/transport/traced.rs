@@ -225,6 +225,7 @@ mod tests {
                 arrival: Some(SignalWrite { address: 64, value: 5 }),
                 completion: None,
                 position: Position(position),
+                pull: false,
             };
             traced.submit(&[transfer]).unwrap();
         }

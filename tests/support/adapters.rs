@@ -131,6 +131,7 @@ pub fn transfer(lane: u32, from: (&Side, u64), to: (&Side, u64), length: u64) ->
         arrival: None,
         completion: None,
         position: Position(0),
+        pull: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `ringdove` command.
 
 mod doctor;
+mod graph;
 mod inspect;
 mod perf;
 mod plan;
@@ -32,6 +33,8 @@ enum Verb {
     Perf(Perf),
     /// Report hardware and software of this machine, what will be used, and what is missing
     Doctor(doctor::Arguments),
+    /// Show what of a data-flow graph crosses ranks, and how it gets there
+    Graph(graph::Arguments),
     /// Show where the ranks of running processes stand, and which one is the cause of a hang
     Inspect(inspect::Arguments),
     /// Show the plan that is chosen for a collective, or prove one from a file
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         Verb::Perf(perf) => perf.run(),
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
+        Verb::Graph(arguments) => Ok(graph::run(arguments)),
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
         Verb::Plan(arguments) => Ok(plan::run(arguments)),
         Verb::Program(arguments) => Ok(program::run(arguments)),

@@ -12,6 +12,7 @@ mod programs;
 mod raw;
 mod registration;
 mod split;
+mod windows;
 
 pub use collective::CollectiveSpec;
 pub use core::{Communicator, Statistics};

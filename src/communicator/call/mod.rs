@@ -14,6 +14,7 @@
 //! * `bind`: addresses and routes, as the kernel takes them
 //! * `launch`: in the order of calls, on the caller's stream, several at a time where possible
 //! * `resident`: calls that a resident program makes, ready to be launched by it
+//! * `windows`: one-sided transfers, which no other rank agrees on
 //! * `device_handle`: no call, but what users' kernels need for theirs
 
 mod agree;
@@ -28,12 +29,15 @@ mod place;
 mod plan;
 mod request;
 mod resident;
+mod windows;
 
 pub(super) use device_handle::device_handle;
 pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, Calls, GroupCall, Shape};
 pub(crate) use resident::ResidentCalls;
 pub(super) use resident::resident_calls;
+pub(crate) use windows::{WindowEnd, WindowStep};
+pub(super) use windows::{step, window_port};
 
 use super::connect::ConnectedRank;
 use super::state::{Launcher, Prepared, RegisteredPlace, Turn};

@@ -94,6 +94,18 @@ impl InterNodeConnections {
         Ok(key)
     }
 
+    /// The same for pinned host memory of this rank.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the adapter refuses.
+    pub fn register_host(&self, number: usize, memory: &Region) -> Result<Vec<u8>> {
+        let region = self.adapter.adapter.register_host(memory, RemoteAccess::Write)?;
+        self.control.add_local(&region)?;
+        let key = region.encode_remote();
+        lock(&self.buffers).insert(number, InterNodeBuffer { region, remote: Vec::new() });
+        Ok(key)
+    }
+
     /// Lets transfers write the parts of registration `number` on `ranks`, as far as they are on
     /// other nodes: `buffers` are those of all ranks.
     ///
@@ -481,7 +493,8 @@ mod tests {
             Some(region.encode().to_vec())
         };
         let part = |region| {
-            let buffer = RankBuffer { address: 0x1000, bytes: 256, export: None, region };
+            let buffer =
+                RankBuffer { address: 0x1000, bytes: 256, export: None, host: None, region };
             part_of(Rank(3), 5, &buffer)
         };
         for right in [key(0x1000, 256), key(0x800, 4096)] {

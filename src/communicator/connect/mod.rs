@@ -13,6 +13,7 @@
 //! * `flight`: the flight recorder of a rank, and what its watchdog looks at
 //! * `places`: registered memory that ranks grant one another for their messages;
 //!   `single_routes`: the routes there
+//! * `windows`: routes of one-sided transfers
 //! * `rank`: a rank that is connected; `registration`: its registered buffers
 
 mod attach;
@@ -33,6 +34,8 @@ mod registration;
 mod registry;
 mod sharing;
 mod single_routes;
+mod windows;
 
 pub(super) use init::{init_all, init_ranks};
 pub(super) use rank::ConnectedRank;
+pub(super) use windows::PartOf;

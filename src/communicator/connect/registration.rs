@@ -1,13 +1,15 @@
 //! Registered buffers of a connected rank: registered, opened by the other ranks, and taken back.
 
 use super::description::registration_window;
+use super::host_memory::{self, SharedFile};
 use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{
-    ExportedMemory, LOCAL_FIRST, Launcher, PortPlace, RankBuffer, RegisteredBuffer, RegisteredRange,
+    ExportedMemory, Imported, LOCAL_FIRST, Launcher, PortPlace, RankBuffer, RegisteredBuffer,
+    RegisteredRange,
 };
 use crate::error::{Error, Result};
-use crate::gpu::{Allocation, Current, Export, GpuRange, Import};
+use crate::gpu::{Allocation, Current, Export, GpuRange, HostMemory, Import};
 use crate::id::{EngineKind, Rank, Registration};
 use crate::plan::Side;
 use crate::shared::PeerRange;
@@ -49,13 +51,54 @@ impl ConnectedRank {
                 Some(adapters) => Some(adapters.register(number, self.kept(address, bytes)?)?),
                 None => None,
             };
-            let buffer = RankBuffer { address, bytes, export, region };
+            let buffer = RankBuffer { address, bytes, export, host: None, region };
             self.places.add(number, registration_window(number), buffer.clone());
             process.registrations.post(self.rank(), self.rank_count(), number, buffer)
         };
         post().inspect_err(|_| drop(self.forget(number)))?;
         launcher.routes.add(RegisteredRange { address, bytes, allocation: allocation.id });
         Ok(Registration(number))
+    }
+
+    /// Registers `bytes` of pinned host memory, as this rank's part of the next registration; other
+    /// ranks' parts may be GPU memory. Does not wait for the other ranks. The memory is kept until
+    /// all of them are gone.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the system has no such memory, [`Error::Cuda`] where the driver does
+    /// not pin it; else as [`register`](Self::register).
+    pub fn register_host(&self, bytes: u64) -> Result<(Registration, Arc<HostMemory>)> {
+        let process = &self.process;
+        let context = &self.state.context;
+        let mut launcher = self.launcher();
+        let number = launcher.routes.next_registration();
+        let _span = tracing::debug_span!("host window", rank = self.rank().0, number).entered();
+        let (memory, file) = match self.opens_memory() {
+            true => host_memory::create(context, whole(bytes))
+                .map(|(memory, file)| (memory, Some(file))),
+            false => host_memory::anonymous(context, whole(bytes)).map(|memory| (memory, None)),
+        }?;
+        let address = memory.address();
+        if self.inter_node.is_some() && address != memory.region().base_address() {
+            // An adapter knows it by the host's address, and a transfer names one.
+            let expected = "a driver that maps it for GPUs where it is for the host";
+            return Err(Error::argument("pinned host memory", expected, "another address"));
+        }
+        let memory = Arc::new(memory);
+        self.engine().add_registration(number, address, bytes)?;
+        let post = || {
+            let region = match &self.inter_node {
+                Some(adapters) => Some(adapters.register_host(number, memory.region())?),
+                None => None,
+            };
+            let host = file.as_ref().map(SharedFile::name);
+            let buffer = RankBuffer { address, bytes, export: None, host, region };
+            process.registrations.post(self.rank(), self.rank_count(), number, buffer)
+        };
+        post().inspect_err(|_| drop(self.forget(number)))?;
+        launcher.routes.add(RegisteredRange { address, bytes, allocation: 0 });
+        self.state.memory.registered().keep((memory.clone(), file));
+        Ok((Registration(number), memory))
     }
 
     /// Registers memory for this rank alone: what it sends from there is not copied, nor what it
@@ -108,7 +151,11 @@ impl ConnectedRank {
             let region =
                 adapters.map(|adapters| adapters.register(number, self.kept(address, bytes)?));
             let region = region.transpose().inspect_err(|_| self.engine().remove_window(window))?;
-            self.places.add(number, window, RankBuffer { address, bytes, export, region });
+            self.places.add(
+                number,
+                window,
+                RankBuffer { address, bytes, export, host: None, region },
+            );
         }
         launcher.routes.add_local(number, RegisteredRange { address, bytes, allocation });
         Ok(Registration(number))
@@ -253,7 +300,7 @@ impl ConnectedRank {
         number: usize,
         local: Rank,
         buffers: &[RankBuffer],
-    ) -> Result<(Vec<Arc<Import>>, Vec<u64>)> {
+    ) -> Result<(Vec<Imported>, Vec<u64>)> {
         let state = self.process.state(local)?;
         let opens = self.opens_memory();
         let mut imports = Vec::new();
@@ -265,13 +312,20 @@ impl ConnectedRank {
             }
             let what = format!("its part of registration {number}");
             let range = PeerRange { rank, what: &what, length_bytes: buffer.bytes, align: 1 };
+            if buffer.host.is_some() {
+                let memory =
+                    host_memory::open(&state.context, rank, buffer.host, whole(buffer.bytes))?;
+                addresses.push(memory.address());
+                imports.push(Imported::Host { _memory: memory });
+                continue;
+            }
             let exported = buffer.export.as_ref().ok_or_else(|| {
                 let expected = "a handle, as of every rank of another process";
                 Error::peer_value(rank, &what, expected, "none")
             })?;
             let export = exported.export(rank, &what)?;
             let (import, address) = Import::locate(&state.context, &export, &range)?;
-            imports.push(import);
+            imports.push(Imported::Device { _import: import });
             addresses.push(address);
         }
         Ok((imports, addresses))
@@ -336,4 +390,10 @@ impl ConnectedRank {
         ]);
         self.process.compare_calls(|calls| calls.collective(self.rank(), call, &signature))
     }
+}
+
+/// Bytes of the file of a part of so many bytes in host memory: pages of any usual size, which
+/// drivers pin as a whole.
+fn whole(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64 << 10)
 }

@@ -51,7 +51,8 @@ impl EngineRoutes {
     ) -> Result<()> {
         match (self, *to) {
             (Self::Proxy { handle, .. }, Destination::Memory(destination)) => {
-                let route_of = Route { lane: LaneId(lane), source, destination };
+                let lane = LaneId(lane);
+                let route_of = Route { lane, source, destination, pull: false };
                 handle.add_route(RouteId(route), route_of)
             }
             (Self::Device { channel, .. }, Destination::Window { number, offset, bytes }) => {
@@ -68,6 +69,31 @@ impl EngineRoutes {
                 channel.enter_route(RouteId(route), entry)
             }
             _ => Err(Error::argument("route", "one of this rank's kind of engine", route)),
+        }
+    }
+
+    /// Adds a route of the lane with this number whose source is a peer's memory; where that is on
+    /// another node (`pull`), the adapter reads it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a device engine, which reads its own rank's memory alone.
+    pub(super) fn add_foreign(
+        &self,
+        route: u32,
+        lane: u32,
+        [source, destination]: [RegionDescriptor; 2],
+        pull: bool,
+    ) -> Result<()> {
+        match self {
+            Self::Proxy { handle, .. } => {
+                let route_of = Route { lane: LaneId(lane), source, destination, pull };
+                handle.add_route(RouteId(route), route_of)
+            }
+            Self::Device { .. } => {
+                let expected = "this rank's own: device engines write and do not read \
+                                (RINGDOVE_ENGINE=proxy does)";
+                Err(Error::argument("source of a transfer", expected, "another rank's memory"))
+            }
         }
     }
 

@@ -59,7 +59,7 @@ pub(super) use posted::Posted;
 pub(super) use process::{Offer, PlaceTaker, ProcessState, agreed_settings};
 pub(super) use rank::RankState;
 pub(super) use reach::{HostPairs, Obstacle, Obstacles, ReachRow};
-pub(super) use registrations::{RankBuffer, RegisteredBuffer};
+pub(super) use registrations::{Imported, RankBuffer, RegisteredBuffer};
 pub(super) use routes::{CachedRange, LOCAL_FIRST, RegisteredPlace, RegisteredRange, RouteNumbers};
 pub(super) use sync::lock;
 pub(super) use tidy::Tidy;

@@ -5,7 +5,7 @@ use super::exported::ExportedMemory;
 use super::sync::{lock, missing};
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::error::{Error, Result};
-use crate::gpu::Import;
+use crate::gpu::{HostMemory, Import};
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ struct Entry {
     /// By rank, what has been posted so far.
     buffers: Vec<Option<RankBuffer>>,
     /// Memory of other processes, as long as ranks of this one may use it.
-    imports: Vec<Arc<Import>>,
+    imports: Vec<Imported>,
     /// All ranks' addresses, as each rank of this process reaches them that has opened them.
     opened: BTreeMap<Rank, Vec<u64>>,
     /// Ranks of this process that have taken it back.
@@ -51,8 +51,19 @@ pub(crate) struct RankBuffer {
     pub bytes: u64,
     /// How other processes of its node reach it; `None` where all ranks are of one process.
     pub export: Option<ExportedMemory>,
+    /// For pinned host memory, the name by which other processes of its node open it.
+    pub host: Option<[u8; 16]>,
     /// How adapters of other nodes reach it; `None` where there are no other nodes.
     pub region: Option<Vec<u8>>,
+}
+
+/// Memory of another process, open here until it is dropped.
+#[derive(Debug)]
+pub(crate) enum Imported {
+    /// Of a GPU.
+    Device { _import: Arc<Import> },
+    /// Of the host.
+    Host { _memory: HostMemory },
 }
 
 /// A registration as one rank's engine reaches it.
@@ -141,7 +152,7 @@ impl Registrations {
     }
 
     /// Keeps what `rank` has opened until registration `number` is taken back.
-    pub fn keep(&self, number: usize, rank: Rank, imports: Vec<Arc<Import>>, addresses: Vec<u64>) {
+    pub fn keep(&self, number: usize, rank: Rank, imports: Vec<Imported>, addresses: Vec<u64>) {
         if let Some(entry) = lock(&self.entries).get_mut(&number) {
             entry.imports.extend(imports);
             entry.opened.insert(rank, addresses);
@@ -257,7 +268,7 @@ pub(crate) struct Withdrawal<'a> {
     rank: Rank,
     /// The first of its process, which acts for all of them.
     is_first: bool,
-    imports: Vec<Arc<Import>>,
+    imports: Vec<Imported>,
     _turn: MutexGuard<'a, usize>,
 }
 
@@ -302,7 +313,7 @@ mod tests {
     use super::*;
 
     fn buffer(address: u64, bytes: u64) -> RankBuffer {
-        RankBuffer { address, bytes, export: None, region: None }
+        RankBuffer { address, bytes, export: None, host: None, region: None }
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub(crate) struct Routes {
     next_registration: usize,
     /// The first route of a pair of registrations: source and destination.
     bases: HashMap<(usize, usize), u32>,
+    /// Single routes between parts of registrations: registration and rank of each end.
+    parts: HashMap<[(usize, u32); 2], u32>,
     /// Those that graphs hold: their numbers are never used again, so that a graph which outlives a
     /// registration is refused.
     captured: HashSet<u32>,
@@ -113,6 +115,7 @@ impl Routes {
             registered: BTreeMap::new(),
             next_registration: 0,
             bases: HashMap::new(),
+            parts: HashMap::new(),
             captured: HashSet::new(),
             count,
             numbers: RouteNumbers::new(first),
@@ -190,7 +193,30 @@ impl Routes {
             self.bases.extract_if(|pair, _| concerned(pair)).map(|(_, base)| base).collect();
         let free = bases.iter().filter(|base| !self.captured.contains(base));
         free.for_each(|&base| self.numbers.give_back(base, self.count));
-        bases.into_iter().flat_map(|base| base..base + self.count).collect()
+        let ends = |ends: &[(usize, u32); 2]| ends.iter().any(|(part, _)| *part == number);
+        let parts: Vec<u32> =
+            self.parts.extract_if(|pair, _| ends(pair)).map(|(_, route)| route).collect();
+        parts.iter().for_each(|&route| self.numbers.give_back(route, 1));
+        bases.into_iter().flat_map(|base| base..base + self.count).chain(parts).collect()
+    }
+
+    /// The route from one rank's part of a registration to a rank's part of another. `add` is
+    /// called with its number where the pair is new.
+    ///
+    /// # Errors
+    /// As [`base`](Self::base).
+    pub fn part(
+        &mut self,
+        ends: [(usize, u32); 2],
+        add: impl FnOnce(u32) -> Result<()>,
+    ) -> Result<u32> {
+        if let Some(&route) = self.parts.get(&ends) {
+            return Ok(route);
+        }
+        let route = self.numbers.take(1)?;
+        add(route).inspect_err(|_| self.numbers.give_back(route, 1))?;
+        self.parts.insert(ends, route);
+        Ok(route)
     }
 
     /// Where `wanted` lies in the registered buffers, if it does.

@@ -60,6 +60,7 @@ impl<'a> Loopback<'a> {
             arrival: None,
             completion: None,
             position: Position(self.written),
+            pull: false,
         };
         let queue = &mut self.endpoint.queues[0];
         if !queue.has_room(&transfer) {
@@ -67,7 +68,7 @@ impl<'a> Loopback<'a> {
         }
         let data_key = self.target.rkey;
         let keys =
-            Resolved { source: Some(&source), data_key, signal_key: data_key, immediate: None };
+            Resolved { local: Some(&source), data_key, signal_key: data_key, immediate: None };
         queue.stage(&transfer, &keys);
         if let Err(code) = queue.post() {
             let numbers = queue.numbers();

@@ -77,9 +77,9 @@ struct Pending {
 
 /// Keys and addresses of one transfer, looked up already.
 pub(super) struct Resolved<'a> {
-    /// Where the data comes from; `None` without data.
-    pub(super) source: Option<&'a LocalRegion>,
-    /// The key for the data's destination.
+    /// This side's end of the data: its source, or where it is read to; `None` without data.
+    pub(super) local: Option<&'a LocalRegion>,
+    /// The key for the peer's end of the data.
     pub(super) data_key: u32,
     /// The key for the arrival signal.
     pub(super) signal_key: u32,
@@ -247,8 +247,8 @@ impl QueuePair {
     /// its signal. None if only a completion is asked for: it has ended with all before it.
     fn requests_of(&self, transfer: &Transfer) -> u64 {
         let data = transfer.length.div_ceil(self.message_bytes_max);
-        // Immediate data goes with the last of the data, where there is any.
-        let apart = self.receiver.is_none() || data == 0;
+        // Immediate data goes with the last of the data, where any is written.
+        let apart = self.receiver.is_none() || data == 0 || transfer.pull;
         data + u64::from(transfer.arrival.is_some() && apart)
     }
 
@@ -285,20 +285,21 @@ impl QueuePair {
     pub(super) fn stage(&mut self, transfer: &Transfer, keys: &Resolved<'_>) {
         let requests = self.requests_of(transfer);
         let mut done = 0;
-        while let Some(source) = keys.source
+        let (here, there) = match transfer.pull {
+            true => (transfer.destination, transfer.source),
+            false => (transfer.source, transfer.destination),
+        };
+        while let Some(local) = keys.local
             && done < transfer.length
         {
             let length = (transfer.length - done).min(self.message_bytes_max);
             // The processor can read host memory, and saves the adapter a fetch.
-            let inline = source.host.is_some() && length <= self.inline_bytes_max;
-            let piece = sys::ibv_sge {
-                addr: transfer.source + done,
-                length: length as u32,
-                lkey: source.lkey,
-            };
-            let target = Target { address: transfer.destination + done, key: keys.data_key };
+            let inline = !transfer.pull && local.host.is_some() && length <= self.inline_bytes_max;
+            let piece = sys::ibv_sge { addr: here + done, length: length as u32, lkey: local.lkey };
+            let target = Target { address: there + done, key: keys.data_key };
             done += length;
             let action = match keys.immediate {
+                _ if transfer.pull => Action::Read,
                 // R9: the receiver gets its completion when all of this and of what went before is
                 // there.
                 Some(immediate) if done == transfer.length => Action::WriteWithImmediate(immediate),
@@ -308,13 +309,10 @@ impl QueuePair {
         }
         match (transfer.arrival, keys.immediate) {
             (Some(_), Some(immediate)) => {
-                if done == 0 {
-                    self.push(
-                        Action::WriteWithImmediate(immediate),
-                        None,
-                        Target::default(),
-                        false,
-                    );
+                if done == 0 || transfer.pull {
+                    let action = Action::WriteWithImmediate(immediate);
+                    self.push(action, None, Target::default(), false);
+                    self.chain.fence_last(transfer.pull);
                 }
                 self.receiver.iter_mut().for_each(Receiver::count_sent);
             }
@@ -323,6 +321,7 @@ impl QueuePair {
                 let piece = self.chain.signal(signal.value);
                 let target = Target { address: signal.address, key: keys.signal_key };
                 self.push(Action::Write, Some(piece), target, true);
+                self.chain.fence_last(transfer.pull);
             }
             (None, _) => {}
         }
@@ -503,6 +502,14 @@ impl Chain {
             if at > 0 {
                 (*requests.add(at - 1)).next = requests.add(at);
             }
+        }
+    }
+
+    /// Where `after_reads`, the request that was pushed last begins when the reads before it have
+    /// ended: adapters keep the order of writes alone.
+    fn fence_last(&mut self, after_reads: bool) {
+        if let (true, Some(last)) = (after_reads, self.length.checked_sub(1)) {
+            self.requests[last].send_flags |= sys::ibv_send_flags::IBV_SEND_FENCE.0;
         }
     }
 

@@ -392,13 +392,16 @@ fn resolve<'a>(
     by_immediate: bool,
 ) -> Result<Resolved<'a>, TransportCause> {
     let outside = |address: u64, length: u64| TransportCause::OutOfBounds { address, length };
-    let mut keys = Resolved { source: None, data_key: 0, signal_key: 0, immediate: None };
+    let mut keys = Resolved { local: None, data_key: 0, signal_key: 0, immediate: None };
     if transfer.length > 0 {
-        let (source, destination) = (transfer.source, transfer.destination);
-        let found = local.find(source, transfer.length);
-        keys.source = Some(found.ok_or_else(|| outside(source, transfer.length))?);
-        let found = remote.find(destination, transfer.length);
-        keys.data_key = found.ok_or_else(|| outside(destination, transfer.length))?.rkey;
+        let (here, there) = match transfer.pull {
+            true => (transfer.destination, transfer.source),
+            false => (transfer.source, transfer.destination),
+        };
+        let found = local.find(here, transfer.length);
+        keys.local = Some(found.ok_or_else(|| outside(here, transfer.length))?);
+        let found = remote.find(there, transfer.length);
+        keys.data_key = found.ok_or_else(|| outside(there, transfer.length))?.rkey;
     }
     if let Some(signal) = transfer.arrival {
         let found = remote.find(signal.address, 8).ok_or_else(|| outside(signal.address, 8))?;

@@ -268,7 +268,8 @@ fn register(handle: &AttachmentHandle, routes: &[Route]) {
         let length_bytes = if route.bytes == 0 { ANY_BYTES } else { route.bytes };
         let region = |base| RegionDescriptor { base, length_bytes };
         let (source, destination) = (region(route.source), region(route.destination));
-        let added = handle.add_route(RouteId(number), ProxyRoute { lane, source, destination });
+        let added = handle
+            .add_route(RouteId(number), ProxyRoute { lane, source, destination, pull: false });
         added.expect("a new route");
     }
 }

@@ -115,7 +115,9 @@ impl RankEngine {
                     let base = destination.addresses[lane.to as usize];
                     let destination = RegionDescriptor { base, length_bytes: destination.bytes };
                     let lane = LaneId(number);
-                    attached.handle().add_route(route, Route { lane, source, destination })?;
+                    attached
+                        .handle()
+                        .add_route(route, Route { lane, source, destination, pull: false })?;
                 }
                 Self::Device(device) => device.channel().enter_route(
                     route,

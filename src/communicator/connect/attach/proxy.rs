@@ -90,13 +90,14 @@ pub(super) fn attach(
         let Some(RouteDescription { carries_data, bytes, offset }) = port.route else { continue };
         let add_route = |number, source, base| {
             let destination = RegionDescriptor { base, length_bytes: bytes };
-            attached.handle().add_route(RouteId(number), Route { lane, source, destination })
+            let route = Route { lane, source, destination, pull: false };
+            attached.handle().add_route(RouteId(number), route)
         };
         let sends = place.end.side == Side::Send;
         // Where messages go through host memory, nothing is granted: see `ProcessState::limits`.
         if !carries_data || (!sends && there.is_through_host()) {
             let none = RegionDescriptor::default();
-            let route = Route { lane, source: none, destination: none };
+            let route = Route { lane, source: none, destination: none, pull: false };
             attached.handle().add_route(RouteId(number), route)?;
             continue;
         }

@@ -1,0 +1,205 @@
+//! A data-flow graph: tensors, and operators placed on ranks.
+
+use ringdove_kernels::element::DataType;
+use std::fmt;
+
+/// A tensor, by its place in [`Graph::tensors`].
+pub type TensorNumber = usize;
+/// An operator, by its place in [`Graph::operators`].
+pub type OperatorNumber = usize;
+
+/// The most of each: nobody draws or plans more by hand, and all sums fit.
+pub const TENSORS_MAX: usize = 1 << 16;
+/// The most operators.
+pub const OPERATORS_MAX: usize = 1 << 16;
+/// The most ranks.
+pub const RANKS_MAX: u32 = 1 << 16;
+/// The most dimensions of a tensor.
+pub const DIMENSIONS_MAX: usize = 8;
+
+/// One dimension of a shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// So many elements.
+    Fixed(u64),
+    /// Known when the graph runs; the name is the user's.
+    Unknown(String),
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(count) => write!(f, "{count}"),
+            Self::Unknown(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+/// Whose memory a tensor is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// It goes where the plan says.
+    #[default]
+    Planned,
+    /// Somebody else allocates it, so it cannot be in registered memory.
+    Foreign,
+}
+
+/// A tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Unique in its graph.
+    pub name: String,
+    /// Of its elements.
+    pub data_type: DataType,
+    /// None where nothing is known, not even how many dimensions there are.
+    pub shape: Option<Vec<Extent>>,
+    /// The operator that writes it; none for inputs and parameters.
+    pub producer: Option<OperatorNumber>,
+    /// Where it is produced, or, for inputs and parameters, kept.
+    pub rank: u32,
+    /// Whose memory it is in.
+    pub memory: Memory,
+    /// The most bytes that it ever has, where its shape is not known.
+    pub bytes_max: Option<u64>,
+    /// The line that declares it.
+    pub line: usize,
+}
+
+impl Tensor {
+    /// Bytes, where all dimensions are known.
+    pub fn bytes(&self) -> Option<u64> {
+        bytes(self.shape.as_deref()?, self.data_type)
+    }
+}
+
+/// Bytes of a shape that is known.
+pub(super) fn bytes(shape: &[Extent], data_type: DataType) -> Option<u64> {
+    let counts = shape.iter().map(|extent| match extent {
+        Extent::Fixed(count) => Some(*count),
+        Extent::Unknown(_) => None,
+    });
+    let count = counts.collect::<Option<Vec<_>>>()?.into_iter().try_fold(1u64, u64::checked_mul);
+    count?.checked_mul(data_type.size_bytes() as u64)
+}
+
+/// Types, with the names that files use.
+const TYPES: [(&str, DataType); 12] = [
+    ("f32", DataType::F32),
+    ("f64", DataType::F64),
+    ("f16", DataType::F16),
+    ("bf16", DataType::BF16),
+    ("i8", DataType::I8),
+    ("u8", DataType::U8),
+    ("i32", DataType::I32),
+    ("u32", DataType::U32),
+    ("i64", DataType::I64),
+    ("u64", DataType::U64),
+    ("f8e4m3", DataType::F8E4M3),
+    ("f8e5m2", DataType::F8E5M2),
+];
+
+/// The type with this name.
+pub(super) fn type_named(name: &str) -> Option<DataType> {
+    TYPES.iter().find(|(known, _)| *known == name).map(|(_, data_type)| *data_type)
+}
+
+/// A type's name.
+pub(super) fn type_name(data_type: DataType) -> &'static str {
+    TYPES.iter().find(|(_, known)| *known == data_type).map_or("", |(name, _)| name)
+}
+
+/// What an operator computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `x * w`, and `+ bias` where there is a third input: `[.., k]`, `[k, n]`, `[n]`.
+    Dense,
+    /// The sum of two tensors of one shape.
+    Add,
+    /// The product of two tensors of one shape, element by element.
+    Multiply,
+    /// The larger of each element and 0.
+    Relu,
+    /// The hyperbolic tangent of each element.
+    Tanh,
+    /// The logistic function of each element.
+    Sigmoid,
+    /// The same values in another shape, in the same memory.
+    Reshape,
+    /// The rows of the first input, `[r, c]`, for which the second, `[r]`, is not 0: how many is
+    /// known when the graph runs.
+    Select,
+}
+
+/// All kinds, with the names that files use.
+pub(super) const KINDS: [(&str, Kind); 8] = [
+    ("dense", Kind::Dense),
+    ("add", Kind::Add),
+    ("multiply", Kind::Multiply),
+    ("relu", Kind::Relu),
+    ("tanh", Kind::Tanh),
+    ("sigmoid", Kind::Sigmoid),
+    ("reshape", Kind::Reshape),
+    ("select", Kind::Select),
+];
+
+impl Kind {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+
+    /// Is its output the memory of its first input?
+    pub fn is_alias(self) -> bool {
+        self == Self::Reshape
+    }
+}
+
+/// An operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// Unique in its graph.
+    pub name: String,
+    /// What it computes.
+    pub kind: Kind,
+    /// Where it runs.
+    pub rank: u32,
+    /// What it reads.
+    pub inputs: Vec<TensorNumber>,
+    /// What it writes.
+    pub output: TensorNumber,
+    /// The line that declares it.
+    pub line: usize,
+}
+
+/// A graph that was checked: names are unique, each tensor has one producer at most, nothing waits
+/// for itself, and shapes agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    pub(super) ranks: u32,
+    pub(super) tensors: Vec<Tensor>,
+    /// In an order in which they can run.
+    pub(super) operators: Vec<Operator>,
+}
+
+impl Graph {
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// All tensors.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// All operators, each behind those whose outputs it reads.
+    pub fn operators(&self) -> &[Operator] {
+        &self.operators
+    }
+
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<TensorNumber> {
+        self.tensors.iter().position(|tensor| tensor.name == name)
+    }
+}

@@ -1,0 +1,108 @@
+//! Shapes that follow from others.
+
+use super::model::{Extent, Kind, type_name};
+use ringdove_kernels::element::DataType;
+
+/// Shape and type of an operator's input; no shape where nothing is known.
+pub(super) struct Known<'a> {
+    pub name: &'a str,
+    pub shape: Option<&'a [Extent]>,
+    pub data_type: DataType,
+}
+
+/// The shape of an operator's output, as far as it follows from its inputs.
+///
+/// # Errors
+/// What does not belong together.
+pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
+    let counts = match kind {
+        Kind::Dense => 2..=3,
+        Kind::Add | Kind::Multiply | Kind::Select => 2..=2,
+        Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Reshape => 1..=1,
+    };
+    if !counts.contains(&inputs.len()) {
+        let (least, most) = (counts.start(), counts.end());
+        let name = kind.name();
+        return Err(format!("{name} has {least} to {most} inputs, and {} are given", inputs.len()));
+    }
+    let of_one_type = match kind {
+        Kind::Select => &inputs[..1],
+        _ => inputs,
+    };
+    if let Some(other) = of_one_type.iter().find(|input| input.data_type != inputs[0].data_type) {
+        let (one, two) = (type_name(inputs[0].data_type), type_name(other.data_type));
+        return Err(format!("'{}' is {one} and '{}' is {two}", inputs[0].name, other.name));
+    }
+    match kind {
+        Kind::Relu | Kind::Tanh | Kind::Sigmoid => Ok(inputs[0].shape.map(<[_]>::to_vec)),
+        Kind::Add | Kind::Multiply => both(&inputs[0], &inputs[1]),
+        Kind::Reshape => Ok(None),
+        Kind::Dense => dense(inputs),
+        Kind::Select => select(inputs),
+    }
+}
+
+/// The shape that two tensors have in common.
+fn both(one: &Known<'_>, other: &Known<'_>) -> Result<Option<Vec<Extent>>, String> {
+    let (Some(left), Some(right)) = (one.shape, other.shape) else {
+        return Ok(one.shape.or(other.shape).map(<[_]>::to_vec));
+    };
+    unify(left, right).map(Some).ok_or_else(|| disagree(one, other))
+}
+
+/// A shape that is both, with what is known of either; None where they disagree.
+pub(super) fn unify(one: &[Extent], other: &[Extent]) -> Option<Vec<Extent>> {
+    let pairs = || one.iter().zip(other);
+    let agree = |(one, other): (&Extent, &Extent)| match (one, other) {
+        (Extent::Fixed(one), Extent::Fixed(other)) => one == other,
+        _ => true,
+    };
+    if one.len() != other.len() || !pairs().all(agree) {
+        return None;
+    }
+    let known = |(one, other): (&Extent, &Extent)| match one {
+        Extent::Fixed(_) => one.clone(),
+        Extent::Unknown(_) => other.clone(),
+    };
+    Some(pairs().map(known).collect())
+}
+
+fn dense(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
+    let (Some(left), Some(right)) = (inputs[0].shape, inputs[1].shape) else { return Ok(None) };
+    let ([rows @ .., inner], [height, width]) = (left, right) else {
+        return Err(disagree(&inputs[0], &inputs[1]));
+    };
+    if unify(std::slice::from_ref(inner), std::slice::from_ref(height)).is_none() {
+        return Err(disagree(&inputs[0], &inputs[1]));
+    }
+    let of_bias = inputs.get(2).and_then(|bias| bias.shape);
+    let columns = std::slice::from_ref(width);
+    if of_bias.is_some_and(|bias| unify(bias, columns).is_none()) {
+        return Err(disagree(&inputs[1], &inputs[2]));
+    }
+    Ok(Some([rows, columns].concat()))
+}
+
+fn select(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
+    let (Some(rows), Some(chosen)) = (inputs[0].shape, inputs[1].shape) else { return Ok(None) };
+    let ([count, rest @ ..], [choices]) = (rows, chosen) else {
+        return Err(disagree(&inputs[0], &inputs[1]));
+    };
+    if unify(std::slice::from_ref(count), std::slice::from_ref(choices)).is_none() {
+        return Err(disagree(&inputs[0], &inputs[1]));
+    }
+    let unknown = Extent::Unknown(format!("rows of {} that are chosen", inputs[0].name));
+    Ok(Some([std::slice::from_ref(&unknown), rest].concat()))
+}
+
+fn disagree(one: &Known<'_>, other: &Known<'_>) -> String {
+    let (left, right) = (shown(one.shape), shown(other.shape));
+    format!("shapes disagree: '{}' is {left}, and '{}' is {right}", one.name, other.name)
+}
+
+/// A shape in words.
+pub(super) fn shown(shape: Option<&[Extent]>) -> String {
+    let Some(shape) = shape else { return "[unknown]".to_owned() };
+    let extents: Vec<_> = shape.iter().map(Extent::to_string).collect();
+    format!("[{}]", extents.join(", "))
+}
