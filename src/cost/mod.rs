@@ -2,10 +2,10 @@
 //!
 //! A plan's blocks walk their programs against a machine's [`Ways`] with the constants of a
 //! [`Profile`]: each pass costs a fixed time and its bytes at a block's rate; a doorbell goes to
-//! the engine of its rank, which serves one after the other; a message takes the links of its way, each
-//! of which carries one message after the other at its rate; a signal follows its data after the
-//! latency of its way and engine. What comes first is played first. Of a plan of many rounds a few
-//! are played, and the others last as long as those.
+//! the engine of its rank, which serves one after the other; a message takes the links of its way,
+//! each of which carries one message after the other at its rate; a signal follows its data after
+//! the latency of its way and engine. What comes first is played first. Of a plan of many rounds a
+//! few are played, and the others last as long as those.
 //!
 //! It leaves out what decides little: doorbells that a proxy merges, full rings, shares of flows on
 //! one link, the parts of a device engine. `hwsim predict` has these; a test compares the order in
