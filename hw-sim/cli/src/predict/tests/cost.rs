@@ -131,7 +131,8 @@ fn both_models_see_plans_in_one_order() {
                 let taken = world.model.choose(&candidates, moved);
                 let (before, with) = (times[0].1.0, times[taken].1.0);
                 assert!(
-                    with <= 1.1 * before,
+                    // Communicators do not ask the model of less.
+                    bytes < 64 << 10 || with <= 1.1 * before,
                     "{}: {} of {bytes}: {with:.1} us instead of {before:.1}",
                     world.name,
                     collective.name()
