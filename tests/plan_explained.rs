@@ -89,7 +89,7 @@ fn what_cannot_be_explained_is_refused_with_the_reason() {
     for (arguments, reasons) in [
         (vec!["-b", "1M", "--machine", "/nowhere.xml"], ["/nowhere.xml", "No such file"]),
         (vec!["-b", "1M", "--machine", &broken], ["broken.xml", "line 1"]),
-        (vec!["-b", "1M", "--machine", &machine, "--profile", "x"], ["profile x", "v100 a100"]),
+        (vec!["-b", "1M", "--machine", &machine, "--profile", "no"], ["profile no", "v100 a100"]),
         (
             vec!["-b", "1M", "--machine", &machine, "--profile", &profile],
             ["mine.toml", "`launch` is missing"],

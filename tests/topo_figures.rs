@@ -139,7 +139,7 @@ fn the_readme_of_topology_shows_what_is_found() {
         return;
     }
     let mut table = String::from(
-        "| machine | GPUs | trees, the optimum | best ring | ring by number | best order of a ring |\n\
+        "| machine | GPUs | trees, the optimum | best ring | ring by number | best order |\n\
          |---|---|---|---|---|---|\n",
     );
     let mut figures = String::new();
@@ -176,8 +176,8 @@ fn the_readme_of_topology_shows_what_is_found() {
     let summary = format!(
         "\n![Trees and rings on parts of a DGX-1V](figures/dgx1v-parts.svg)\n\n\
          Of the {} parts of three to eight GPUs that NVLink connects, {without} have no ring of\n\
-         NVLinks. Trees carry {least:.2} to {most:.2} times what the best ring does; the most on GPUs\n\
-         {of:?}.\n",
+         NVLinks. Trees carry {least:.2} to {most:.2} times what the best ring does; the most on\n\
+         GPUs {of:?}.\n",
         parts.len()
     );
     let path = folder().join("README.md");

@@ -1,11 +1,11 @@
 //! A model of what a plan costs, for the choice between plans and to explain it.
 //!
 //! A plan's blocks walk their programs against a machine's [`Ways`] with the constants of a
-//! [`Profile`]: each pass costs a fixed time and its bytes at a block's rate; a doorbell goes to the
-//! engine of its rank, which serves one after the other; a message takes the links of its way, each
-//! of which carries one message after the other at its rate; a signal follows its data after the
-//! latency of its way and engine. What comes first is played first. Of a plan of many rounds a few
-//! are played, and the others last as long as those.
+//! [`Profile`]: each pass costs a fixed time and its bytes at a block's rate; a doorbell goes to
+//! the engine of its rank, which serves one after the other; a message takes the links of its way,
+//! each of which carries one message after the other at its rate; a signal follows its data after
+//! the latency of its way and engine. What comes first is played first. Of a plan of many rounds a
+//! few are played, and the others last as long as those.
 //!
 //! It leaves out what decides little: doorbells that a proxy merges, full rings, shares of flows on
 //! one link, the parts of a device engine. `hwsim predict` has these; a test compares the order in
@@ -82,8 +82,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// That of ranks with these GPUs, so many on each node; without a profile, with the built-in one
-    /// for the first GPU.
+    /// That of ranks with these GPUs, so many on each node; without a profile, with the built-in
+    /// one for the first GPU.
     ///
     /// # Errors
     /// As [`Ways::new`].
@@ -98,8 +98,8 @@ impl Model {
         predict(choice, &self.profile, &self.ways, moved)
     }
 
-    /// Of candidates, of which the first is what the table of selection has: the one that costs least,
-    /// if it is so much better than the first that it is taken; of equals, the first.
+    /// Of candidates, of which the first is what the table of selection has: the one that costs
+    /// least, if it is so much better than the first that it is taken; of equals, the first.
     pub fn choose(&self, candidates: &[Choice], moved: Moved) -> usize {
         let costs = |(nth, choice)| Some((nth, self.predict(choice, moved)?.us));
         let all: Vec<(usize, f64)> = candidates.iter().enumerate().filter_map(costs).collect();

@@ -1,8 +1,9 @@
 //! The constants of a kind of machine, each with its unit and its source.
 //!
 //! A profile is a TOML file: `name`, `summary`, and for each constant a line
-//! `NAME = { value = 1.5, unit = "us", source = "where it comes from" }`. All constants are there,
-//! and no others: a file with a missing, an unknown or an impossible one is refused with the reason.
+//! `NAME = { value = 1.5, unit = "us", source = "where it comes from" }`. All constants are
+//! there, and no others: a file with a missing, an unknown or an impossible one is refused with the
+//! reason.
 
 use crate::error::{Error, Result};
 use crate::topology::ranks::RankGpu;

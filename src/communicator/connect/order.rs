@@ -23,7 +23,7 @@ pub(super) fn own_gpu(context: &CudaContext) -> Result<Option<RankGpu>> {
     /// What this node is made of, asked once: it takes milliseconds for each GPU.
     static NODE: OnceLock<Option<Machine>> = OnceLock::new();
     let node = NODE.get_or_init(|| {
-        let unknown = |reason| tracing::warn!(%reason, "the links of GPUs are not known");
+        let unknown = |reason| tracing::info!(%reason, "the links of GPUs are not known");
         Machine::discover().map_err(unknown).ok()
     });
     let address = pci_address(context)?.parse().ok();

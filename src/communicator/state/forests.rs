@@ -45,7 +45,8 @@ impl Forests {
             Err(error) => {
                 match geometry.algorithm {
                     Algorithms::Trees => {
-                        tracing::warn!(%error, ?root, "no packed trees; plans are selected without them");
+                        let what = "no packed trees; plans are selected without them";
+                        tracing::warn!(%error, ?root, "{what}");
                     }
                     _ => tracing::debug!(%error, ?root, "no packed trees"),
                 }

@@ -206,8 +206,8 @@ impl ProcessState {
         self.forests.get(geometry, root, is_reached)
     }
 
-    /// Which of the plans for a request is taken, of which the first is that of the table of selection
-    /// and the last goes along packed trees. All ranks say the same.
+    /// Which of the plans for a request is taken, of which the first is that of the table of
+    /// selection and the last goes along packed trees. All ranks say the same.
     pub fn chosen(&self, candidates: &[Choice]) -> usize {
         match self.geometry.algorithm {
             Algorithms::Trees => candidates.len() - 1,

@@ -153,8 +153,8 @@ impl Job<'_> {
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
     }
 
-    /// What the library takes: the choice of its table, or, on one node where there are packed trees
-    /// and NVLink does not join each two GPUs, the plan that its model prefers.
+    /// What the library takes: the choice of its table, or, on one node where there are packed
+    /// trees and NVLink does not join each two GPUs, the plan that its model prefers.
     fn chosen(&self, request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
         let asks = self.arguments.common.engine.0 == Engine::Proxy
             && self.arguments.stores()

@@ -106,7 +106,8 @@ fn rank_correlation(pairs: &[(f64, f64)]) -> f64 {
     1.0 - 6.0 * squares / (count * (count * count - 1.0))
 }
 
-/// If this fails, a communicator takes slower plans than its table has, or prefers plans for reasons that the timing model does not know.
+/// If this fails, a communicator takes slower plans than its table has, or prefers plans for
+/// reasons that the timing model does not know.
 #[test]
 fn both_models_see_plans_in_one_order() {
     let (mut all, mut errors, mut gains) = (Vec::new(), Vec::new(), Vec::new());
@@ -130,7 +131,8 @@ fn both_models_see_plans_in_one_order() {
                 let taken = world.model.choose(&candidates, moved);
                 let (before, with) = (times[0].1.0, times[taken].1.0);
                 assert!(
-                    with <= 1.1 * before,
+                    // Communicators do not ask the model of less.
+                    bytes < 64 << 10 || with <= 1.1 * before,
                     "{}: {} of {bytes}: {with:.1} us instead of {before:.1}",
                     world.name,
                     collective.name()
@@ -152,7 +154,8 @@ fn both_models_see_plans_in_one_order() {
                     let error = predicted / played - 1.0;
                     if error.abs() > 0.5 {
                         println!(
-                            "{}: {} of {bytes}, {} x{}: played {played:.1} us, model {predicted:.1}",
+                            "{}: {} of {bytes}, {} x{}: played {played:.1} us, predicted \
+                             {predicted:.1}",
                             world.name,
                             collective.name(),
                             choice.algorithm.name(),
@@ -198,8 +201,8 @@ fn no_size_is_slower_for_the_model() {
                 let takes = world.model.choose(&[table.clone(), packed.clone()], moved) == 1;
                 let [before, with] = [table, packed].map(|choice| world.times(choice).0);
                 println!(
-                    "{}, {bytes}, registered {registered}: table {} {before:.1} us, trees {with:.1} \
-                     us, taken: {takes}",
+                    "{}, {bytes}, registered {registered}: table {} {before:.1} us, trees \
+                     {with:.1} us, taken: {takes}",
                     world.name,
                     table.algorithm.name()
                 );
