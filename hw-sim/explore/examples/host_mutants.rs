@@ -70,7 +70,8 @@ const GAP: &str = "gap: nobody notices";
 const HEAD: &str = "\
 # Mutants of the host's code
 
-Each row is one ordering, lap bit, credit, flag or check of the library's host code, weakened. All sites are weakened in one copy of the source, and a variable says which
+Each row is one ordering, lap bit, credit, flag or check of the library's host code, weakened. All
+sites are weakened in one copy of the source, and a variable says which
 one is in force. The last column names what goes wrong with it: a scenario of `hwsim explore` and a
 seed, a unit test of the library, or `ringdove perf all-reduce` on virtual hardware; or it says why
 none does: *equivalent* ones change nothing that anybody can see; a *gap* is one that somebody
