@@ -4,11 +4,11 @@
 //! `RINGDOVE_TEST_ADAPTER` names the adapter, which must be one that reaches itself (the virtual
 //! one, SoftRoCE, or a port with loopback). Rows are medians of a few rounds.
 //!
-//! With `proxy` as an argument it prints the second table alone. With `compare SIZE DEPTH MESSAGES`
-//! as arguments it measures that one case like `ib_write_bw -s SIZE -t DEPTH -n MESSAGES`: one queue
-//! pair, one size, the same number in flight; but with an arrival signal behind each message, as
-//! every transfer of the engine has one. The last line is the bandwidth in MB/s (10^6 bytes), which
-//! `tests/rxe/compare` reads.
+//! With `proxy` as an argument it prints the second table alone. With `compare SIZE DEPTH
+//! MESSAGES` as arguments it measures that one case like `ib_write_bw -s SIZE -t DEPTH -n
+//! MESSAGES`: one queue pair, one size, the same number in flight; but with an arrival signal
+//! behind each message, as every transfer of the engine has one. The last line is the bandwidth in
+//! MB/s (10^6 bytes), which `tests/rxe/compare` reads.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -19,8 +19,8 @@ const RANKS: usize = 4;
 const STORED_BYTES: usize = 8 << 10;
 const RUNG_BYTES: usize = 256 << 10;
 /// Rounds of calls on all ranks, in each series.
-const ROUNDS: usize = 50;
-const SERIES: usize = 5;
+const ROUNDS: usize = 25;
+const SERIES: usize = 3;
 /// The most calls of a rank in one round.
 const IN_ROW_MAX: usize = 8;
 /// The bar: nanoseconds of a call, the virtual driver's share left out.

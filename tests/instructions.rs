@@ -81,7 +81,7 @@ fn steps(rounds: u64, lanes: u64) {
         let ends = Lane { peer: Rank(1), arrival: Some(64), completion: Some(128) };
         handle.add_lane(LaneId(lane), ends).unwrap();
         let region = RegionDescriptor { base: 1 << 30, length_bytes: 1 << 30 };
-        let route = Route { lane: LaneId(lane), source: region, destination: region };
+        let route = Route { lane: LaneId(lane), source: region, destination: region, pull: false };
         handle.add_route(RouteId(lane), route).unwrap();
     }
     for _ in 0..rounds {

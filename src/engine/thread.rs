@@ -1,6 +1,6 @@
 //! The threads around [`Proxy::step`]: how they start, idle, and end.
 //!
-//! A launch wakes a parked thread ([`Waker`]); a doorbell cannot. So launches are announced
+//! A launch wakes a thread that rests ([`Waker`]); a doorbell cannot. So launches are announced
 //! (`AttachmentHandle::announce`) before they are enqueued; where they are not, the longest park
 //! bounds how late a doorbell is seen.
 

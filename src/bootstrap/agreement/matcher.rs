@@ -132,8 +132,8 @@ impl CallMatcher {
             self.must_schedule |= self.outbox.add(record, &posted.signature);
         }
         let posting = self.position.local + self.position.children;
-        let is_complete = |posted: &mut Posted| posted.calls as usize == posting;
-        while let Some(posted) = self.collectives.pop_front_if(is_complete) {
+        while self.collectives.front().is_some_and(|posted| posted.calls as usize == posting) {
+            let posted = self.collectives.pop_front().expect("it was looked at");
             self.give_back(posted.signature);
             self.first += 1;
         }
