@@ -352,8 +352,7 @@ impl Manager {
         if !matches!(identifier.state, State::Asked | State::Answered) {
             return Err(Errno::EINVAL);
         }
-        let mut own = Parameters::default();
-        own.private_length = data.len() as u16;
+        let mut own = Parameters { private_length: data.len() as u16, ..Parameters::default() };
         own.private.get_mut(..data.len()).ok_or(Errno::EINVAL)?.copy_from_slice(data);
         let is_datagram = identifier.space.has_datagrams();
         let kind = if is_datagram { Kind::Answer } else { Kind::Reject };
