@@ -23,7 +23,7 @@ fn said(options: &[&str], script: &str) -> String {
     out
 }
 
-/// What programs read there must be the machine that the driver, NVML and verbs speak of: NCCL joins
+/// What programs read there must be the machine that driver, NVML and verbs speak of: NCCL joins
 /// them by these addresses.
 #[test]
 fn the_tree_agrees_with_driver_management_library_and_verbs() {
@@ -108,7 +108,7 @@ fn each_node_has_its_own() {
 /// Interfaces are real ones: sockets can be bound to their addresses.
 #[test]
 fn interfaces_have_the_adapters_addresses() {
-    let bind = "python3 -c 'import socket; s = socket.socket(); s.bind((\"10.0.0.1\", 0)); print(1)'; \
+    let bind = "python3 -c 'import socket as n; s = n.socket(); s.bind((\"10.0.0.1\", 0)); print(1)'; \
                 ls /sys/class/net | tr '\\n' ' '; ls /sys/class/infiniband/hwsim0/device/net; \
                 cat /sys/class/net/*/ifindex | tr '\\n' ' '; tail -n +3 /proc/net/dev | wc -l";
     assert_eq!(said(&["-m", "quad-pc", "--sys", "--net"], bind), "1\neth0 lo eth0\n16 1 2\n");

@@ -1,4 +1,4 @@
-//! NUMA nodes. Machine files name those with devices; the host says how many processors and how much
+//! NUMA nodes. Machine files name those with devices; the host says how many processors and what
 //! memory there are, which are dealt out to the nodes.
 
 use super::{HOST, Tree, Written};

@@ -269,7 +269,7 @@ impl Manager {
     }
 
     /// Nobody listens there. A server may be about to: programs exist (perftest) that listen anew
-    /// for each connection, and whose clients are sure to come later on hardware, where a connection
+    /// for each connection, and whose clients come later on hardware, where a connection
     /// takes its time.
     pub(super) fn find_nobody(&self, tables: &mut Tables, number: u32) {
         let Some(identifier) = tables.identifiers.get_mut(&number) else { return };
