@@ -41,7 +41,7 @@ pub struct Wanted {
     pub net: bool,
 }
 
-/// Moves this process into a mount namespace of its own, and other ones if they are asked for, where
+/// Moves this process into a mount namespace of its own, and other ones if asked for, where
 /// need be with a user namespace around them.
 fn unshare_with(others: CloneFlags) -> Result<(), Error> {
     let failed = |what: &str| {

@@ -1,6 +1,6 @@
 //! A virtual machine's tree as `/sys`, beside what the host has there.
 //!
-//! PCI devices, RDMA adapters and NUMA nodes are the machine's alone; everything else is the host's,
+//! PCI devices, RDMA adapters and NUMA nodes are the machine's alone; all else is the host's,
 //! and its own devices keep their places below `/sys/devices`.
 
 use super::{bind, private_mounts, tmpfs};
@@ -23,7 +23,7 @@ const OWN: [&str; 5] = [
     "devices/system/node",
 ];
 
-/// Shows the tree in `virtual_tree` as `/sys` to this process and its children. Where it has network
+/// Shows the tree in `virtual_tree` as `/sys` to this process and its children. If it has network
 /// interfaces, the run has a network of its own, and the host's are not there.
 pub fn show(virtual_tree: &Path) -> Result<(), Error> {
     let with_net = virtual_tree.join("class/net").is_dir();

@@ -1,6 +1,6 @@
 //! The PCI tree of a machine: where each function hangs, and the bridges above it.
 //!
-//! Machine files give addresses to GPUs, adapters and engines, and none to switches. What is between
+//! Machine files give addresses to GPUs, adapters and engines, none to switches. What is between
 //! a root complex and its functions is numbered here as firmware would: a switch is a bridge whose
 //! buses hold all that is below it, and each function behind it has a port of its own. Where a file
 //! leaves no bus free for a switch, the function with the lowest address is on the switch's bus

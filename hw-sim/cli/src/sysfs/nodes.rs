@@ -1,5 +1,5 @@
-//! NUMA nodes. Machine files name those with devices; the host says how many processors and how much
-//! memory there are, which are dealt out to the nodes.
+//! NUMA nodes. Machine files name those with devices; the host says how many processors and how
+//! much memory there are, which are dealt out to the nodes.
 
 use super::{HOST, Tree, Written};
 use std::fs;

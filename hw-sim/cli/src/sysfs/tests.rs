@@ -78,7 +78,7 @@ fn engines_are_pci_functions_with_a_bar() {
     assert_eq!(addresses.len(), 16);
 }
 
-/// `lspci -t` and NCCL go by the bridges: each function is on the bus behind the bridge above it, and
+/// `lspci -t` and NCCL go by the bridges: each function is on the bus behind its bridge, and
 /// within the range of every bridge further up.
 #[test]
 fn functions_are_on_the_buses_behind_their_bridges() {

@@ -10,7 +10,7 @@ use crate::description::LinkLayer;
 use nix::errno::Errno;
 use std::net::SocketAddr;
 
-/// How long a queue pair waits for an acknowledgement: 4.096 µs times two to this power, some 67 ms.
+/// How long a queue pair waits for an acknowledgement: 4.096 µs times two to this power, 67 ms.
 const TIMEOUT: u8 = 14;
 /// The entry of a port's table of partitions.
 const PARTITION: u16 = 0xffff;

@@ -269,7 +269,7 @@ impl Manager {
     }
 
     /// Nobody listens there. A server may be about to: programs exist (perftest) that listen anew
-    /// for each connection, and whose clients are sure to come later on hardware, where a connection
+    /// for each connection, and whose clients come later on hardware, where a connection
     /// takes its time.
     pub(super) fn find_nobody(&self, tables: &mut Tables, number: u32) {
         let Some(identifier) = tables.identifiers.get_mut(&number) else { return };
@@ -352,8 +352,7 @@ impl Manager {
         if !matches!(identifier.state, State::Asked | State::Answered) {
             return Err(Errno::EINVAL);
         }
-        let mut own = Parameters::default();
-        own.private_length = data.len() as u16;
+        let mut own = Parameters { private_length: data.len() as u16, ..Parameters::default() };
         own.private.get_mut(..data.len()).ok_or(Errno::EINVAL)?.copy_from_slice(data);
         let is_datagram = identifier.space.has_datagrams();
         let kind = if is_datagram { Kind::Answer } else { Kind::Reject };

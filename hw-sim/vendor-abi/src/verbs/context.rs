@@ -39,7 +39,7 @@ impl OpenDevice {
     }
 }
 
-/// The process's share, with the process that it belongs to: a forked child has none of its parent's
+/// The process's share, with its process: a forked child has none of its parent's
 /// threads, and joins anew when it opens a device. What it inherits open stays its parent's.
 static NETWORK: Mutex<Option<(u32, Option<Arc<Network>>)>> = Mutex::new(None);
 static DOMAINS: AtomicU64 = AtomicU64::new(0);
