@@ -31,11 +31,14 @@ fn graph(ranks: u32, tensors: &[&str], operators: &[&str]) -> String {
 
 const X: &str = r#"{"name": "x", "shape": [4, 8], "rank": 0}"#;
 
+/// Tensors, operators, where an error is said to be, and words of it.
+type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a [&'a str]);
+
 /// If this fails, a graph that makes no sense is planned, or nobody learns where it is wrong.
 #[test]
 fn bad_graphs_are_refused_with_file_line_and_reason() {
     let relu = r#"{"name": "a", "kind": "relu", "rank": 0, "inputs": ["x"], "output": "y"}"#;
-    let cases: &[(&[&str], &[&str], &str, &[&str])] = &[
+    let cases: &[Case<'_>] = &[
         (&[X], &[&relu.replace("relu", "conv")], "g.json:6:", &["conv", "dense, add"]),
         (&[X], &[&relu.replace("[\"x\"]", "[\"z\"]")], "g.json:6:", &["'z'", "not there"]),
         (&[X], &[&relu.replace("\"rank\": 0", "\"rank\": 2")], "g.json:6:", &["rank 2"]),

@@ -166,7 +166,7 @@ impl TransferPlan {
             seen.insert(buffer.tensor, *buffer);
         }
         let mut elsewhere = self.elsewhere.clone();
-        for (&(rank, usage, tensor), _) in &self.places {
+        for &(rank, usage, tensor) in self.places.keys() {
             let (base, bytes) = trace.windows[rank as usize];
             let is_outside = |buffer: &TracedBuffer| {
                 buffer.address < base || buffer.address + buffer.bytes > base.saturating_add(bytes)
