@@ -171,9 +171,11 @@ mod tests {
         for _ in 1..count {
             let longer = |order: &Vec<u32>| {
                 let order = order.clone();
-                (0..count).filter_map(move |next| {
-                    (!order.contains(&next)).then(|| [&order[..], &[next]].concat())
-                })
+                let is_new = {
+                    let order = order.clone();
+                    move |next: &u32| !order.contains(next)
+                };
+                (0..count).filter(is_new).map(move |next| [&order[..], &[next]].concat())
             };
             orders = orders.iter().flat_map(longer).collect();
         }

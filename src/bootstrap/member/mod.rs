@@ -356,7 +356,11 @@ impl Member {
         self.tree = Some(tree);
         self.shared.update(|state| state.parent = tree.parent(self.plan.rank));
         let children = tree.children(self.me());
-        let strangers = self.children.extract_if(.., |_, child| !children.contains(&child.rank.0));
+        let (known, strangers): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.children)
+                .into_iter()
+                .partition(|(_, child)| children.contains(&child.rank.0));
+        self.children = known;
         for (connection, child) in strangers {
             net.log_limited(self.id, &mut |left_out| {
                 let rank = child.rank.0;

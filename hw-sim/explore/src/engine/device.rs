@@ -257,7 +257,7 @@ pub fn device_engines(
             steps: 0,
         };
         engine.run(rank)?;
-        engines.push(Engine::Device(engine));
+        engines.push(Engine::Device(Box::new(engine)));
     }
     Ok(engines)
 }

@@ -115,7 +115,7 @@ pub enum Engine {
     /// The proxy.
     Proxy(Box<ProxyEngine>),
     /// A channel of a device engine.
-    Device(DeviceEngine),
+    Device(Box<DeviceEngine>),
 }
 
 impl Engine {

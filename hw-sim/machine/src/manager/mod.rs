@@ -13,7 +13,7 @@
 //!
 //! **Ports.** A port that is bound is a socket in the fabric's folder, whose name says node, port
 //! space, port and adapter; who connects opens it. **Connections** have a socket each, over which
-//! [`Frame`]s go as messages of the specification's communication manager do. When a process dies,
+//! frames go as messages of the specification's communication manager do. When a process dies,
 //! its sockets end, and its peers are told what the kernel of a real node would tell them then.
 
 mod arrivals;
