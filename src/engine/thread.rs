@@ -62,6 +62,10 @@ impl Waker {
     pub fn wake(&self) {
         // Relaxed: the count only resets the idle policy; unpark orders what matters.
         self.sleep.nudges.fetch_add(1, Ordering::Relaxed);
+        self.unpark();
+    }
+
+    fn unpark(&self) {
         self.thread.unpark();
     }
 
@@ -72,7 +76,7 @@ impl Waker {
         // whoever sees the nudge.
         self.sleep.nudges.fetch_add(1, Ordering::SeqCst);
         if self.sleep.rests.load(Ordering::SeqCst) {
-            self.thread.unpark();
+            self.unpark();
         }
     }
 }
