@@ -142,7 +142,7 @@ const ENTRIES: &[Entry] = &[
     ),
     entry(
         "plans in files",
-        ("src/bin/ringdove/plan.rs", "serde_json::from_str"),
+        ("src/bin/ringdove/plan/mod.rs", "serde_json::from_str"),
         ("tests/plan_files.rs", "numbers_that_nobody_meant_are_refused"),
         &[],
     ),
@@ -195,6 +195,18 @@ const ENTRIES: &[Entry] = &[
         &["hw-sim/timing/tests/corpus", "hw-sim/timing/profiles"],
     ),
     entry(
+        "profiles of the cost model",
+        ("src/cost/profile.rs", "toml::from_str"),
+        ("tests/cost_profiles.rs", "mutated_profiles_are_read_or_refused"),
+        &["src/cost/profiles"],
+    ),
+    entry(
+        "networks and clusters of training",
+        ("hw-sim/timing/src/training/files.rs", "toml::from_str"),
+        ("hw-sim/timing/tests/training_fuzz.rs", "mutated_networks_are_predicted_or_refused"),
+        &["hw-sim/timing/models", "hw-sim/timing/clusters"],
+    ),
+    entry(
         "PTX",
         ("hw-sim/cli/src/ptxas.rs", "fs::read"),
         ("hw-sim/ptx/tests/fuzz.rs", "mutated_modules_load_and_run_or_are_refused"),
@@ -243,6 +255,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("hw-sim/cli/src/adapters.rs", "its own test"),
     ("hw-sim/cli/src/explore.rs", "PTX"),
     ("hw-sim/cli/src/sdk.rs", "the header that it has written itself"),
+    ("hw-sim/cli/src/sysfs/nodes.rs", "/proc and /sys"),
     ("hw-sim/machine/src/engine/bar.rs", "/proc/self/maps"),
     ("hw-sim/ptx/src/exec/bulk.rs", "tensor maps"),
     ("hw-sim/readme_section.rs", "this repository's documents"),
@@ -250,6 +263,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("hw-sim/vendor-abi/src/driver/tensor_map.rs", "tensor maps"),
     ("hw-sim/vendor-abi/src/nvml/device.rs", "/sys"),
     ("src/bin/ringdove/doctor/host.rs", "/proc and /sys"),
+    ("src/bin/ringdove/plan/explain.rs", "topology files of NCCL's, profiles of the cost model"),
     ("src/bin/ringdove/perf/job.rs", "what the same command prints on other nodes"),
     ("src/bin/ringdove/perf/json.rs", "its own test"),
     ("src/bin/ringdove/perf/mod.rs", "/proc/sys/kernel/hostname"),

@@ -7,6 +7,9 @@ use std::path::Path;
 /// A model of a thousand layers has a tenth of this.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// More are a slip.
+const LAYERS_MAX: usize = 100_000;
+
 const MODELS: [(&str, &str); 4] = [
     ("vgg-a", include_str!("../../models/vgg-a.toml")),
     ("overfeat-fast", include_str!("../../models/overfeat-fast.toml")),
@@ -223,11 +226,13 @@ impl Model {
             within("exchanges", layer.exchanges, 0.0, 64.0)
                 .and_then(|()| within("repeat", f64::from(repeat), 1.0, 10_000.0))
                 .map_err(|reason| wrong(format!("layer {}: {reason}", layer.name)))?;
+            if model.layers.len() + repeat as usize > LAYERS_MAX {
+                return Err(wrong(format!("more than {LAYERS_MAX} layers")));
+            }
             model.layers.extend((0..repeat).map(|_| layer.clone()));
         }
-        if !(1..=100_000).contains(&model.layers.len()) {
-            let count = model.layers.len();
-            return Err(wrong(format!("expected 1 to 100000 layers, got {count}")));
+        if model.layers.is_empty() {
+            return Err(wrong("no layers".into()));
         }
         Ok(model)
     }
