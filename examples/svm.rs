@@ -10,7 +10,8 @@
 //! `hwsim run --machine pcie4 -- target/release/examples/svm [FOLDER]`, trains on samples that it
 //! draws, prints steps, samples and times for numbers of GPUs and heuristics, and draws them to
 //! FOLDER (`target`). `--data FILE` takes samples in LIBSVM's format; `--help` says what else.
-//! `svm/solver.rs` is the method, `svm/worker.rs` one GPU, `kernels/cuda/example_svm.cu` the kernels.
+//! `svm/solver.rs` is the method, `svm/worker.rs` one GPU; the kernels are in
+//! `kernels/cuda/example_svm.cu`.
 
 #[path = "svm/data.rs"]
 mod data;
@@ -65,7 +66,8 @@ struct Arguments {
     #[arg(long, value_delimiter = ',')]
     gpus: Vec<usize>,
     /// When samples are let go: none, AFTER/single or AFTER/multi; AFTER is steps or N%.
-    #[arg(long, value_delimiter = ',', default_values = ["none", "2/single", "100/multi", "50%/multi"])]
+    #[arg(long, value_delimiter = ',',
+        default_values = ["none", "2/single", "100/multi", "50%/multi"])]
     eliminate: Vec<Heuristic>,
     #[arg(long, value_enum, default_value = "rbf")]
     kernel: KernelName,

@@ -25,7 +25,12 @@ const CRATES: [(&str, &str, &[&str]); 19] = [
     // Compiles what programs load and reports what in it is wrong, so it sees the PTX crate too.
     ("hwsim-vendor-abi", "hw-sim/vendor-abi", &["hwsim-machine", "hwsim-ptx"]),
     // Runs the protocol's code on the weak memory; only the command line shows it.
-    ("hwsim-explore", "hw-sim/explore", &["ringdove", "ringdove-kernels", "hwsim-ptx"]),
+    // Its device engines are those of virtual machines.
+    (
+        "hwsim-explore",
+        "hw-sim/explore",
+        &["ringdove", "ringdove-kernels", "hwsim-machine", "hwsim-ptx"],
+    ),
     // The runtime knows the driver by its public interface alone, and links none of ours.
     ("hwsim-cudart", "hw-sim/cudart", &[]),
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),

@@ -18,8 +18,8 @@ fn svm(folder: &Path, arguments: &[&str]) -> (ExitStatus, String) {
     run_bounded(command)
 }
 
-/// If this fails, an all-reduce of keys or of samples gives some GPU something else than the others,
-/// or samples that were let go come back with wrong values: the example compares the bits on all
+/// If this fails, an all-reduce of keys or of samples gives some GPU something else than others, or
+/// samples that were let go come back with wrong values: the example compares the bits on all
 /// numbers of GPUs, and every sample with what the host makes of the model.
 #[test]
 fn the_machine_is_the_same_on_any_number_of_gpus() {
