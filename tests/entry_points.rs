@@ -252,7 +252,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("benches/figures/src/bin/versus.rs", "times that `./x versus` has measured"),
     ("ffi/nccl/src/abi.rs", "unique ids"),
     ("ffi/python/src/init.rs", "unique ids"),
-    ("hw-sim/cli/src/adapters.rs", "its own test"),
     ("hw-sim/cli/src/explore.rs", "PTX"),
     ("hw-sim/cli/src/sdk.rs", "the header that it has written itself"),
     ("hw-sim/cli/src/sysfs/nodes.rs", "/proc and /sys"),

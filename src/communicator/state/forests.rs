@@ -77,7 +77,12 @@ impl Forests {
             let expected = "GPUs whose links NVML tells, and no device engines";
             return Err(Error::argument("ranks of packed trees", expected, "others"));
         };
-        let graph = capacities(&gpus, ranks_of_node(geometry))?;
+        let per_node = ranks_of_node(geometry);
+        // Blocks of ranks that share a GPU are counted without trees, see `blocks_max`.
+        if geometry.algorithm == Algorithms::Auto && share_gpus(&gpus, per_node) {
+            return Err(Error::argument("ranks of packed trees", "a GPU for each", "shared ones"));
+        }
+        let graph = capacities(&gpus, per_node)?;
         let forest = pack_forest(&graph, root, geometry.store_blocks)?;
         let links = || forest.trees().iter().flat_map(|tree| tree.links());
         let is_missing =
@@ -91,6 +96,15 @@ impl Forests {
             }
         }
     }
+}
+
+/// Have two ranks of a node one GPU?
+fn share_gpus(gpus: &[RankGpu], per_node: u32) -> bool {
+    let is_twice = |node: &[RankGpu]| {
+        let addresses: std::collections::BTreeSet<_> = node.iter().map(|gpu| gpu.address).collect();
+        addresses.len() < node.len()
+    };
+    gpus.chunks((per_node as usize).max(1)).any(is_twice)
 }
 
 /// Ranks of each node; 0 where they differ.

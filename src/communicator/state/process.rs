@@ -282,9 +282,10 @@ impl ProcessState {
         Limits { stores, store_blocks, nvlink, granted_bytes, ..limits }
     }
 
-    /// The most blocks of a launch.
+    /// The most blocks of a launch of ranks that share a GPU, which take packed trees only where a
+    /// setting says so.
     pub fn blocks_max(&self) -> u32 {
-        let trees = self.geometry.may_take_trees();
+        let trees = self.geometry.algorithm == Algorithms::Trees && self.geometry.may_take_trees();
         let of_trees = if trees { self.geometry.store_blocks } else { 0 };
         let limits = self.limits(self.geometry.slot_bytes);
         self.geometry.blocks.max(limits.store_blocks_max()).max(of_trees)
