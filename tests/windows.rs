@@ -11,8 +11,10 @@ use hardware::{
 use ringdove::id::EngineKind;
 use ringdove::window::{DeviceWindow, HostWindow, Part, Signal, Window, Windows};
 use ringdove::{Communicator, Error, Registered, Settings, Stores, VerbsOrder};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a window: the first half is read, the second has a place for each transfer.
 const BYTES: u64 = 64 << 10;
@@ -281,6 +283,35 @@ fn over_processes(seed: u64, verbs_order: VerbsOrder) {
 #[test]
 fn random_transfers_cross_processes() {
     on_machine_with("pcie4", &["--procs", "2"], || over_processes(20_261_125, VerbsOrder::Auto));
+}
+
+/// If this fails, a program that has ended well leaves its windows in `/dev/shm` for ever.
+#[test]
+fn host_memory_has_no_name_once_its_ranks_are_dropped() {
+    on_machine_with("pcie4", &["--procs", "2"], || {
+        let ranks = try_join_with(1, with_lane(Stores::Auto)).unwrap();
+        let windows = Windows::open(&ranks[0], 0).unwrap();
+        let memory = windows.host(4096).unwrap();
+        windows.prepare(memory.window()).unwrap();
+        // Of both processes: each maps the other's.
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let paths =
+            maps.lines().filter_map(|line| line.find("/dev/shm/ringdove-").map(|at| &line[at..]));
+        let paths: BTreeSet<_> = paths.collect();
+        assert_eq!(paths.len(), 2, "{maps}");
+        assert!(paths.iter().all(|path| Path::new(path).exists()), "{paths:?}");
+        // Until both have looked.
+        let stream = ranks[0].context().new_stream().unwrap();
+        ranks[0].barrier(&stream).unwrap();
+        stream.synchronize().unwrap();
+        drop((windows, memory));
+        drop(ranks);
+        let since = Instant::now();
+        while paths.iter().any(|path| Path::new(path).exists()) {
+            assert!(since.elapsed() < Duration::from_secs(30), "{paths:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
 }
 
 /// As above, between nodes: adapters write and read, also what passes through a third rank.

@@ -75,8 +75,9 @@
 //!   keep the order.
 //! * On GPUs that do not order an adapter's writes nothing flushes what a read has brought. No
 //!   adapter of hardware has been tried.
-//! * A host part that other processes of the node open has a name in `/dev/shm` until the
-//!   communicator ends; a process that is killed leaves it behind.
+//! * A host part that other processes of the node open has a name in `/dev/shm` until its rank's
+//!   communicator is dropped, and can be opened until then; a process that is killed leaves it
+//!   behind.
 //! * Planned: capture into graphs, parts of different sizes, reads between nodes by users' kernels
 //!   (on a node they load from where `Device::reached` says), parts that one rank alone takes back.
 

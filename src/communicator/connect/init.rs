@@ -354,6 +354,7 @@ fn start(
         places,
         flight,
         watched: Some(watched),
+        shared_files: Mutex::default(),
         state,
         launcher,
         engine: Some(engine),

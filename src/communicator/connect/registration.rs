@@ -6,7 +6,7 @@ use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{
     ExportedMemory, Imported, LOCAL_FIRST, Launcher, PortPlace, RankBuffer, RegisteredBuffer,
-    RegisteredRange,
+    RegisteredRange, lock,
 };
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, Export, GpuRange, HostMemory, Import};
@@ -97,7 +97,8 @@ impl ConnectedRank {
         };
         post().inspect_err(|_| drop(self.forget(number)))?;
         launcher.routes.add(RegisteredRange { address, bytes, allocation: 0 });
-        self.state.memory.registered().keep((memory.clone(), file));
+        self.state.memory.registered().keep(memory.clone());
+        lock(&self.shared_files).extend(file);
         Ok((Registration(number), memory))
     }
 
