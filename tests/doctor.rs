@@ -2,17 +2,13 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{hwsim, is_left_out, run_bounded, tool};
 use serde_json::Value;
 use std::process::{Command, ExitStatus};
 
 /// Says so if this is a run on real GPUs, where nothing is known beforehand.
 fn cannot_run() -> bool {
-    let real = is_real();
-    if real {
-        tally::skip("virtual-only", "this test knows virtual machines only");
-    }
-    real
+    is_left_out("this test knows virtual machines only")
 }
 
 /// `ringdove doctor` with these options of `hwsim run` and these variables.

@@ -190,7 +190,7 @@ const ENTRIES: &[Entry] = &[
     ),
     entry(
         "profiles of the timing model",
-        ("hw-sim/timing/src/profile/read.rs", "read_to_string"),
+        ("hw-sim/timing/src/text.rs", "read_to_string"),
         ("hw-sim/timing/tests/fuzz.rs", "mutated_profiles_give_times_or_are_refused"),
         &["hw-sim/timing/tests/corpus", "hw-sim/timing/profiles"],
     ),

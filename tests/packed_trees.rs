@@ -10,6 +10,7 @@ mod case;
 mod hardware;
 
 use case::{Case, check};
+use hardware::every::along_links;
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
 use hardware::{World, on_machine_env, settings};
 use ringdove::{Algorithms, Collective, DataType, ReduceOp, Settings};
@@ -59,20 +60,10 @@ fn chosen(body: impl FnOnce()) -> Vec<String> {
     seen.clone()
 }
 
-fn collectives(root: u32) -> [Collective; 5] {
-    [
-        Collective::AllReduce,
-        Collective::AllGather,
-        Collective::ReduceScatter,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-    ]
-}
-
 /// Each collective with these counts, out of place and in place; all of them go along trees.
 fn check_all(world: &World, root: u32, counts: &[usize]) {
     let seen = chosen(|| {
-        for collective in collectives(root) {
+        for collective in along_links(root) {
             for &count in counts {
                 for in_place in [false, true] {
                     check(world, Case { in_place, ..Case::new(collective, count) });
@@ -176,7 +167,7 @@ fn rounds_types_and_reductions_are_right() {
             (DataType::U64, ReduceOp::Min),
             (DataType::F64, ReduceOp::Prod),
         ] {
-            for collective in collectives(2) {
+            for collective in along_links(2) {
                 let case = Case { data_type, op, ..Case::new(collective, 3_001) };
                 check(&world, case);
             }

@@ -2,17 +2,12 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{hwsim, is_left_out, ringdove, run_bounded, tool};
 use std::path::Path;
-use std::process::Command;
 
 /// True, with a word about it, on real hardware.
 fn cannot_run() -> bool {
-    let real = is_real();
-    if real {
-        tally::skip("virtual-only", "this test starts its own virtual machines");
-    }
-    real
+    is_left_out("this test starts its own virtual machines")
 }
 
 /// The topology file of a virtual machine.
@@ -25,10 +20,7 @@ fn export(machine: &str, file: &Path) {
 }
 
 fn plan(arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(tool("ringdove"));
-    command.arg("plan").args(arguments);
-    let (status, output) = run_bounded(command);
-    if status.success() { Ok(output) } else { Err(output) }
+    ringdove(&[&["plan"], arguments].concat())
 }
 
 /// If this fails, a user is told of another choice than the one that a communicator makes, or not

@@ -2,16 +2,12 @@
 
 mod hardware;
 
-use hardware::{run_bounded, tool};
+use hardware::ringdove;
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
 
 fn plan(arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(tool("ringdove"));
-    command.arg("plan").args(arguments);
-    let (status, output) = run_bounded(command);
-    if status.success() { Ok(output) } else { Err(output) }
+    ringdove(&[&["plan"], arguments].concat())
 }
 
 fn checked(folder: &Path, document: &Value) -> Result<String, String> {

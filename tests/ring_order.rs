@@ -6,21 +6,11 @@ mod case;
 mod hardware;
 
 use case::{Case, check};
+use hardware::every::along_links;
 use hardware::perf::{assert_right, on_real_hardware, perf};
 use hardware::{World, on_machine_env, settings};
 use ringdove::{Collective, DataType, ReduceOp, RingOrders, Settings};
 use std::collections::BTreeSet;
-
-/// Every collective that goes around rings or along chains.
-fn collectives(root: u32) -> [Collective; 5] {
-    [
-        Collective::AllReduce,
-        Collective::AllGather,
-        Collective::ReduceScatter,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-    ]
-}
 
 fn without_low_latency() -> Settings {
     Settings { low_latency_bytes: 0, ..settings() }
@@ -28,7 +18,7 @@ fn without_low_latency() -> Settings {
 
 /// Sizes for rings and chains, out of place and in place: no larger, since virtual GPUs add slowly.
 fn check_all(world: &World, root: u32) {
-    for collective in collectives(root) {
+    for collective in along_links(root) {
         let count = if collective == Collective::AllReduce { 140_003 } else { 10_003 };
         for in_place in [false, true] {
             check(world, Case { in_place, ..Case::new(collective, count) });

@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{hwsim, is_left_out, run_bounded, tool};
 
 /// `ringdove topo` on a virtual machine, with these arguments; its text if it succeeds.
 fn topo_on(machine: &str, arguments: &[&str]) -> Result<String, String> {
@@ -14,11 +14,7 @@ fn topo_on(machine: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 fn cannot_run() -> bool {
-    let real = is_real();
-    if real {
-        tally::skip("virtual-only", "this test knows virtual machines only");
-    }
-    real
+    is_left_out("this test knows virtual machines only")
 }
 
 /// The rate that the links of these machines admit, from their data sheets: 48/7 and 24/7 NVLinks

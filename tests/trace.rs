@@ -5,7 +5,7 @@ mod hardware;
 #[path = "../hw-sim/timing/tests/worlds/mod.rs"]
 mod worlds;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{hwsim, is_left_out, run_bounded, tool};
 use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
 use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 use ringdove::{ReduceOp, Settings};
@@ -271,11 +271,7 @@ fn compare_rung(case: &Case, is_rung: impl Fn(&str) -> bool) {
 }
 
 fn cannot_run() -> bool {
-    let real = is_real();
-    if real {
-        tally::skip("virtual-only", "this test starts its own virtual machines");
-    }
-    real
+    is_left_out("this test starts its own virtual machines")
 }
 
 const RING: Case = Case {

@@ -1,10 +1,10 @@
 //! The model against what must hold of any: bytes over rates, rounds, and links that are there.
 
 use super::*;
-use crate::plan::{Collective, CollectiveRequest, Limits, select};
+use crate::plan::tests::request;
+use crate::plan::{Limits, select};
 use crate::topology::machine::{CLASS_GPU, NvLinks};
 use crate::topology::pci::PciAddress;
-use ringdove_kernels::element::ReduceOp;
 
 fn at(bus: u8) -> PciAddress {
     PciAddress { domain: 0, bus, device: 0, function: 0 }
@@ -28,18 +28,6 @@ fn gpus(count: u8, nvlinks: u32) -> Vec<RankGpu> {
         socket: 0,
     };
     (0..count).map(gpu).collect()
-}
-
-fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
-    CollectiveRequest {
-        collective: Collective::AllReduce,
-        rank_count,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    }
 }
 
 const MOVED: Moved = Moved { by_device: false, stores: true };

@@ -64,7 +64,7 @@ mod selection;
 mod send_recv;
 mod star;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tree;
 mod verify;
 

@@ -10,6 +10,17 @@ pub fn streams(communicators: &[Communicator]) -> Vec<Arc<CudaStream>> {
     communicators.iter().map(|one| one.context().new_stream().unwrap()).collect()
 }
 
+/// Every collective that goes around rings, along chains or along trees.
+pub fn along_links(root: u32) -> [Collective; 5] {
+    [
+        Collective::AllReduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::Broadcast { root },
+        Collective::Reduce { root },
+    ]
+}
+
 /// Every collective with buffers.
 fn all(root: u32) -> impl Iterator<Item = Collective> {
     Collective::all(root).into_iter().filter(|it| *it != Collective::Barrier)

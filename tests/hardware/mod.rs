@@ -51,6 +51,23 @@ pub fn is_real() -> bool {
     std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real")
 }
 
+/// True, with a word about it, on real hardware, which a test leaves out for this reason.
+pub fn is_left_out(why: &str) -> bool {
+    let real = is_real();
+    if real {
+        tally::skip("virtual-only", why);
+    }
+    real
+}
+
+/// Runs `ringdove` on this machine; gives what it says, or what it fails with.
+pub fn ringdove(arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(tool("ringdove"));
+    command.args(arguments);
+    let (status, output) = run_bounded(command);
+    if status.success() { Ok(output) } else { Err(output) }
+}
+
 /// Runs the body of the current test on `machine`.
 pub fn on_machine(machine: &str, body: impl FnOnce()) {
     on_machine_with(machine, &[], body);

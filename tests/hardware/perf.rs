@@ -1,6 +1,6 @@
 //! `ringdove perf` in several processes on virtual machines.
 
-use super::{hwsim, is_real, run_bounded, tool};
+use super::{hwsim, is_left_out, run_bounded, tool};
 use std::process::ExitStatus;
 
 /// How it ended, and what all processes printed.
@@ -34,11 +34,7 @@ pub fn last_words(output: &str, rank: u32) -> String {
 
 /// True, with a word about it, where tests shall run on the GPUs and adapters of this machine.
 pub fn on_real_hardware() -> bool {
-    let real = is_real();
-    if real {
-        tally::skip("virtual-only", "this test places its ranks on virtual nodes");
-    }
-    real
+    is_left_out("this test places its ranks on virtual nodes")
 }
 
 /// The run succeeded, and found every element right.

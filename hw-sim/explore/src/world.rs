@@ -9,9 +9,10 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Manner, Route};
 use crate::fault::{Fault, STRAY};
 use crate::host::Host;
+use crate::rank::Rank;
 
 /// Instructions of one turn, as a power of two, at most.
 const TURN_LOG2_MAX: u32 = 7;
@@ -141,8 +142,18 @@ impl World {
         }
     }
 
-    /// Adds a rank: its engine, its host, a GPU, and the claim word of its record.
-    pub fn add_rank(&mut self, engine: Engine, host: Host, claim_word: u64) {
+    /// Adds a rank: its device engine, else a proxy with these routes, its host, which looks at the
+    /// abort words, and a GPU.
+    pub fn add_rank(
+        &mut self,
+        own: &Rank,
+        device: Option<Engine>,
+        routes: &[Route],
+        manner: Manner,
+        abort_words: &[u64],
+    ) {
+        let engine = device.unwrap_or_else(|| Engine::proxy(&self.memory, own, routes, manner));
+        let host = Host::new(own, manner.mutant, abort_words.to_vec());
         let rank = self.engines.len();
         self.add_actor(Actor::Engine(rank));
         for lane in 0..engine.lanes() {
@@ -151,7 +162,7 @@ impl World {
         self.add_actor(Actor::Host(rank));
         self.engines.push(engine);
         self.hosts.push(host);
-        self.claim_words.push(claim_word);
+        self.claim_words.push(own.communicator.record_claim);
         self.gpus.push(Gpu {
             stream: self.memory.agent(Place::Outside),
             queue: VecDeque::new(),

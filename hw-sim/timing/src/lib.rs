@@ -19,6 +19,7 @@ pub mod program;
 pub mod queue;
 pub mod report;
 pub mod share;
+mod text;
 pub mod time;
 pub mod trace;
 pub mod training;

@@ -7,6 +7,7 @@
 mod read;
 
 use crate::machine::LinkKind;
+use crate::text;
 use crate::time::{Rate, Time};
 use read::Reader;
 use std::path::{Path, PathBuf};
@@ -224,8 +225,8 @@ impl Profile {
         if !looks_like_a_path && !path.exists() {
             return Err(ProfileError::Unknown { name: name_or_path.into() });
         }
-        let text =
-            read::file(path).map_err(|source| ProfileError::Read { path: path.into(), source })?;
+        let text = text::read(path, "profile")
+            .map_err(|source| ProfileError::Read { path: path.into(), source })?;
         Self::parse(&text, name_or_path)
     }
 

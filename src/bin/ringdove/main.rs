@@ -120,6 +120,17 @@ fn fail(error: &PerfError) -> ExitCode {
     if error.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
 }
 
+/// The end of a command; says what went wrong.
+fn ended(outcome: Result<(), String>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ringdove: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Prints. That whoever reads it has gone is no failure.
 fn say(text: &str) -> Result<(), String> {
     match std::io::stdout().write_all(text.as_bytes()) {

@@ -54,13 +54,7 @@ fn parse_tile(text: &str) -> Result<TileSize, String> {
 /// Prints a program.
 pub fn run(arguments: Arguments) -> ExitCode {
     let Verb::Explain(wanted) = arguments.verb;
-    match show(&wanted) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ringdove: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    super::ended(show(&wanted))
 }
 
 fn show(wanted: &Wanted) -> Result<(), String> {

@@ -25,7 +25,7 @@ pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limit
 }
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.
-pub(super) fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
+pub(crate) fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
     CollectiveRequest {
         collective: Collective::AllReduce,
         rank_count,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use super::verdict::ABORTED;
 use super::{Kernels, Options, devices};
-use crate::engine::{Engine, Manner, Route};
+use crate::engine::{Manner, Route};
 use crate::host::Host;
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::World;
@@ -74,12 +74,8 @@ impl<'a> Run<'a> {
         for (rank, routes) in routes.into_iter().enumerate() {
             self.fill(rank);
             self.ranks[rank].publish();
-            let communicator = self.ranks[rank].communicator;
-            let engine = engines
-                .pop_front()
-                .unwrap_or_else(|| Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner));
-            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
-            self.world.add_rank(engine, host, communicator.record_claim);
+            let device = engines.pop_front();
+            self.world.add_rank(&self.ranks[rank], device, &routes, manner, &abort_words);
             self.launch(rank, &verified, kernels)?;
         }
         Ok(())

@@ -14,8 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::{Kernels, Options};
-use crate::engine::{Engine, Manner, Route};
-use crate::host::Host;
+use crate::engine::{Manner, Route};
 use crate::rank::{NEVER_NS, Rank};
 use crate::world::World;
 
@@ -208,10 +207,7 @@ impl<'a> Run<'a> {
             let placement = Placement::even(count as u32);
             self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
             self.groups.push(group);
-            let communicator = self.ranks[rank].communicator;
-            let engine = Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner);
-            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
-            self.world.add_rank(engine, host, communicator.record_claim);
+            self.world.add_rank(&self.ranks[rank], None, &routes, manner, &abort_words);
         }
         self.draw_steps();
         for rank in 0..count {

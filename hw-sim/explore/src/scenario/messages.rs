@@ -15,8 +15,7 @@ use std::rc::Rc;
 
 use super::collectives::check_plan_record;
 use super::{Kernels, Options, devices};
-use crate::engine::{Engine, Manner, Route};
-use crate::host::Host;
+use crate::engine::{Manner, Route};
 use crate::rank::Rank;
 use crate::world::World;
 
@@ -195,12 +194,8 @@ impl<'a> Run<'a> {
         let mut engines = devices(&self.memory, self.options, &self.ranks, &routes, manner)?;
         for (rank, routes) in routes.into_iter().enumerate() {
             self.ranks[rank].publish();
-            let communicator = self.ranks[rank].communicator;
-            let engine = engines
-                .pop_front()
-                .unwrap_or_else(|| Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner));
-            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.clone());
-            self.world.add_rank(engine, host, communicator.record_claim);
+            let device = engines.pop_front();
+            self.world.add_rank(&self.ranks[rank], device, &routes, manner, &abort_words);
         }
         (0..self.ranks.len()).try_for_each(|rank| self.launch(rank, kernels))
     }

@@ -24,7 +24,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::engine::{Engine, Manner, Route, device_engines};
 use crate::fault::Fault;
-use crate::host::Host;
 use crate::members;
 use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
@@ -549,12 +548,8 @@ impl<'a> Setup<'a> {
             self.ranks[rank].set(self.inputs[rank], bytemuck::cast_slice(&data));
             self.ranks[rank].publish();
             let routes = std::mem::take(&mut self.routes[rank]);
-            let communicator = self.ranks[rank].communicator;
-            let engine = engines
-                .pop_front()
-                .unwrap_or_else(|| Engine::proxy(&self.memory, &self.ranks[rank], &routes, manner));
-            let host = Host::new(&self.ranks[rank], manner.mutant, abort_words.to_vec());
-            self.world.add_rank(engine, host, communicator.record_claim);
+            let device = engines.pop_front();
+            self.world.add_rank(&self.ranks[rank], device, &routes, manner, &abort_words);
             if traffic == Traffic::User {
                 for launch in 0..launches {
                     let params = self.user_params(rank, launch);

@@ -1,36 +1,14 @@
 //! Takes constants out of a profile's text, and complains about what is missing, wrong or left.
 
 use super::ProfileError;
+use crate::text::syntax_error;
 use crate::time::{Rate, Time};
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
 use toml::{Table, Value};
 
 /// A value that is larger is a slip of units: no cost of a transfer is a second.
 const TIME_US_MAX: f64 = 1e6;
 const RATE_GB_MAX: f64 = 1e6;
 const COUNT_MAX: f64 = (1u64 << 40) as f64;
-/// A profile has a thousandth of this.
-const FILE_BYTES_MAX: u64 = 4 << 20;
-
-/// The text of a file, which may be anything that has a path: also a device without an end.
-pub(super) fn file(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        let reason = format!("expected a profile of at most {FILE_BYTES_MAX} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
-    }
-    Ok(text)
-}
-
-fn syntax_error(text: &str, error: &toml::de::Error) -> String {
-    let start = error.span().map_or(0, |span| span.start.min(text.len()));
-    let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
-    format!("line {line}: {}", error.message().trim().replace('\n', "; "))
-}
-
 /// Sections of a profile that have not been read.
 pub(super) struct Reader {
     table: Table,

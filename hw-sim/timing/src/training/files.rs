@@ -1,11 +1,8 @@
 //! Models and clusters as TOML files.
 
+use crate::text;
 use serde::Deserialize;
-use std::io::Read;
 use std::path::Path;
-
-/// A model of a thousand layers has a tenth of this.
-const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// More are a slip.
 const LAYERS_MAX: usize = 100_000;
@@ -197,7 +194,7 @@ impl Model {
     /// # Errors
     /// [`FileError`] with file, line or key, and reason.
     pub fn find(name: &str) -> Result<Self, FileError> {
-        Self::parse(&text(name, &MODELS)?, name)
+        Self::parse(&find(name, "network", &MODELS)?, name)
     }
 
     /// From the text of a file of this name.
@@ -272,7 +269,7 @@ impl Cluster {
     /// # Errors
     /// [`FileError`] with file, line or key, and reason.
     pub fn find(name: &str) -> Result<Self, FileError> {
-        Self::parse(&text(name, &CLUSTERS)?, name)
+        Self::parse(&find(name, "cluster", &CLUSTERS)?, name)
     }
 
     /// From the text of a file of this name.
@@ -334,31 +331,19 @@ fn within(key: &str, value: f64, low: f64, high: f64) -> Result<(), String> {
     if fine { Ok(()) } else { Err(format!("{key}: expected {low} to {high}, got {value}")) }
 }
 
-fn text(name: &str, known: &[(&str, &str)]) -> Result<String, FileError> {
+fn find(name: &str, what: &str, known: &[(&str, &str)]) -> Result<String, FileError> {
     if let Some((_, text)) = known.iter().find(|(known, _)| *known == name) {
         return Ok((*text).into());
     }
-    let mut text = String::new();
-    let unreadable = |reason: String| {
+    text::read(Path::new(name), what).map_err(|error| {
         let known = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        FileError::Unreadable { name: name.into(), reason, known }
-    };
-    let file =
-        std::fs::File::open(Path::new(name)).map_err(|error| unreadable(error.to_string()))?;
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| unreadable(error.to_string()))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(format!("it has more than {FILE_BYTES_MAX} bytes")));
-    }
-    Ok(text)
+        FileError::Unreadable { name: name.into(), reason: error.to_string(), known }
+    })
 }
 
 fn read<T: for<'de> Deserialize<'de>>(text: &str, name: &str) -> Result<T, FileError> {
-    toml::from_str(text).map_err(|error| {
-        let start = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
-        let reason = error.message().trim().replace('\n', "; ");
-        FileError::Wrong { name: name.into(), reason: format!("line {line}: {reason}") }
+    toml::from_str(text).map_err(|error| FileError::Wrong {
+        name: name.into(),
+        reason: text::syntax_error(text, &error),
     })
 }

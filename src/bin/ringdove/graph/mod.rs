@@ -30,13 +30,7 @@ enum Verb {
 /// Prints a plan.
 pub fn run(arguments: Arguments) -> ExitCode {
     let Verb::Explain { file, svg } = arguments.verb;
-    match show(&file, svg.as_deref()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ringdove: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    super::ended(show(&file, svg.as_deref()))
 }
 
 fn show(file: &Path, svg: Option<&Path>) -> Result<(), String> {

@@ -93,13 +93,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Verb::Gather(wanted) => show(Collective::Gather { root: wanted.root }, &wanted),
         Verb::Scatter(wanted) => show(Collective::Scatter { root: wanted.root }, &wanted),
     };
-    match shown {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ringdove: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    super::ended(shown)
 }
 
 fn show(collective: Collective, wanted: &Wanted) -> Result<(), String> {

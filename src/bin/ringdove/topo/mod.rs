@@ -36,13 +36,7 @@ pub struct Arguments {
 
 /// Shows the machine.
 pub fn run(arguments: &Arguments) -> ExitCode {
-    match show(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ringdove: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    super::ended(show(arguments))
 }
 
 fn show(arguments: &Arguments) -> Result<(), String> {

@@ -4,10 +4,11 @@
 use super::super::collective::Drafted;
 use super::super::{Operation, Scene};
 use super::a100::parse;
+use super::low_latency::request;
 use hwsim_timing::simulate;
+use ringdove::Settings;
 use ringdove::cost::{Model, Moved, Profile};
 use ringdove::plan::{Choice, Collective, CollectiveRequest, Draft, Limits, candidates};
-use ringdove::{ReduceOp, Settings};
 
 const SIZES: [u64; 8] =
     [1 << 10, 8 << 10, 48 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
@@ -45,15 +46,8 @@ impl World {
     }
 
     fn candidates(&self, collective: Collective, bytes: u64, registered: bool) -> Vec<Choice> {
-        let request = CollectiveRequest {
-            collective,
-            rank_count: self.ranks,
-            bytes,
-            element_bytes: 4,
-            reduce_op: ReduceOp::Sum,
-            in_place: false,
-            registered,
-        };
+        let plain = request(collective, self.ranks, bytes);
+        let request = CollectiveRequest { registered, ..plain };
         let forest = self.scene.forest(self.ranks);
         // Trees have lanes of stores, whatever others have.
         let store_blocks = Settings::default().store_blocks;

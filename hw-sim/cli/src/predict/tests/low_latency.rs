@@ -19,7 +19,7 @@ fn limits(low_latency_bytes: u32, stores: bool) -> Limits {
     Limits { low_latency_bytes, stores, ..one_node }
 }
 
-fn request(collective: Collective, rank_count: u32, bytes: u64) -> CollectiveRequest {
+pub(super) fn request(collective: Collective, rank_count: u32, bytes: u64) -> CollectiveRequest {
     CollectiveRequest {
         collective,
         rank_count,

@@ -3,8 +3,8 @@
 use super::super::collective::Drafted;
 use super::super::{Operation, Scene};
 use super::a100::parse;
+use super::low_latency::request;
 use hwsim_timing::{Setup, simulate};
-use ringdove::ReduceOp;
 use ringdove::communicator::pack_forest;
 use ringdove::plan::{Collective, CollectiveRequest, Draft, Limits, Pattern};
 use std::sync::Arc;
@@ -24,15 +24,7 @@ impl Modelled<'_> {
             Collective::AllGather | Collective::ReduceScatter => u64::from(RANKS),
             _ => 1,
         };
-        CollectiveRequest {
-            collective: self.collective,
-            rank_count: RANKS,
-            bytes: BYTES / parts,
-            element_bytes: 4,
-            reduce_op: ReduceOp::Sum,
-            in_place: false,
-            registered: false,
-        }
+        request(self.collective, RANKS, BYTES / parts)
     }
 
     fn rate(&self, draft: &Draft) -> f64 {
