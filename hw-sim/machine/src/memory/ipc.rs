@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of a handle in the driver API.
@@ -163,7 +164,9 @@ impl Sharing {
             };
             return Err(Error::Elsewhere(elsewhere));
         }
-        if handle.process == std::process::id() {
+        // Linux shows files of a process under the numbers of its threads, too.
+        let is_own = |number: u32| Path::new("/proc/self/task").join(number.to_string()).exists();
+        if handle.process == std::process::id() || is_own(handle.process) {
             return Err(Error::InvalidContext("a process cannot open its own handle".into()));
         }
         Ok(())
@@ -371,6 +374,10 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { last.read() }, 0x1234_5678);
         assert!(matches!(memory.open(&handle, 1), Err(Error::InvalidContext(_))));
+        let thread = std::fs::read_link("/proc/thread-self").unwrap();
+        let process = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let by_thread = IpcHandle { process, ..handle };
+        assert!(matches!(memory.open(&by_thread, 1), Err(Error::InvalidContext(_))));
         let stranger = IpcHandle { process: 1 << 30, ..handle };
         assert!(memory.open(&stranger, 1).is_err());
         for elsewhere in
