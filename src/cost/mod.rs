@@ -16,12 +16,14 @@
 //! * [`ways`]: links between ranks' GPUs
 //! * `run`: one run of a plan
 
+mod chooser;
 pub mod profile;
 mod run;
 #[cfg(test)]
 mod tests;
 pub mod ways;
 
+pub use chooser::{Means, Way, class_bytes};
 pub use profile::Profile;
 pub use run::{Moved, Span};
 pub use ways::Ways;

@@ -31,6 +31,12 @@ impl Forests {
         let _ = self.gpus.set(gpus);
     }
 
+    /// Do ranks of a node share a GPU, as far as that is known?
+    pub fn share_gpus(&self, geometry: &Geometry) -> bool {
+        let known = self.gpus.get().and_then(|gpus| gpus.iter().cloned().collect());
+        known.is_some_and(|gpus: Vec<RankGpu>| share_gpus(&gpus, ranks_of_node(geometry)))
+    }
+
     /// The trees of one root, or of all ranks. `None` where there are none, which is said once.
     pub fn get(
         &self,

@@ -169,6 +169,16 @@ impl Geometry {
         }
     }
 
+    /// Does the cost model choose each all-reduce, where it knows the GPUs? They are of one node,
+    /// and no setting says how they go.
+    pub fn asks_model(&self) -> bool {
+        self.algorithm == Algorithms::Auto
+            && self.nodes == Nodes::One
+            && self.store_blocks > 0
+            && !self.stores_always
+            && !self.reproducible
+    }
+
     /// The most user lanes. A lane takes two routes at each end, those of both directions four;
     /// half of all routes are left to collectives and registered buffers.
     fn user_lanes_max(rank_count: u32) -> u32 {
