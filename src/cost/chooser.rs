@@ -1,23 +1,28 @@
-//! How an all-reduce of one node is done: of all plans that its ranks could run, the one that costs
-//! least in the model.
+//! How an all-reduce of one node is done: of all plans that its ranks could run, by the one that
+//! costs least in the model.
 //!
-//! The model is asked once for each class of sizes, eight of them between a size and its double; what
-//! it prefers for the largest size of a class is taken for all of them.
+//! The model is asked once for each class of sizes, eight of them between a size and its double.
+//! What it prefers for the largest size of a class is taken for all of them.
 
 use super::{Model, Moved};
 use crate::plan::{
-    Algorithm, Choice, CollectiveRequest, Forest, Limits, PlanError, candidates, select_packed,
-    stored_all_reduces, GRANULE_BYTES,
+    Algorithm, Choice, CollectiveRequest, Forest, GRANULE_BYTES, Limits, PlanError, candidates,
+    select_packed,
 };
+use crate::topology::machine::CLASS_GPU;
+use crate::topology::ranks::RankGpu;
 use std::sync::Arc;
 
-/// How an all-reduce goes.
+/// Classes between a size and its double.
+const CLASSES_OF_DOUBLE: u64 = 8;
+
+/// How an all-reduce goes, whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// By which algorithm.
-    pub algorithm: Algorithm,
-    /// The most blocks of two hops over lanes of stores; `None`: not by these.
-    pub stored: Option<u32>,
+    algorithm: Algorithm,
+    /// Over lanes of stores with slots.
+    stores: bool,
 }
 
 /// What the ranks of an all-reduce have.
@@ -29,34 +34,20 @@ pub struct Means<'a> {
     pub forest: Option<&'a Arc<Forest>>,
 }
 
+impl Way {
+    fn of(choice: &Choice) -> Self {
+        Self { algorithm: choice.algorithm, stores: choice.stores }
+    }
+}
+
 impl Means<'_> {
-    /// All plans, with the way of each. That of the table of selection comes first.
+    /// All plans; that of the table of selection comes first, that along trees last.
     ///
     /// # Errors
     /// As [`candidates`].
-    pub fn plans(&self, request: &CollectiveRequest) -> Result<Vec<(Way, Choice)>, PlanError> {
-        let stored = stored_all_reduces(request, &self.limits)?;
-        let of = |choice: Choice| {
-            let blocks = || stored.iter().find(|(_, other)| *other == choice).map(|(most, _)| *most);
-            let stored = match choice.stores && choice.algorithm == Algorithm::TwoShot {
-                true => blocks().or(Some(self.limits.store_blocks)),
-                false => None,
-            };
-            (Way { algorithm: choice.algorithm, stored }, choice)
-        };
-        let mut all: Vec<_> = candidates(request, &self.limits)?.into_iter().map(of).collect();
-        let mut add = |way, choice| {
-            if !all.iter().any(|(_, other)| *other == choice) {
-                all.push((way, choice));
-            }
-        };
-        for (blocks, choice) in &stored {
-            add(Way { algorithm: choice.algorithm, stored: Some(*blocks) }, choice.clone());
-        }
-        let packed = self.forest.and_then(|it| select_packed(request, &self.limits, it).ok());
-        if let Some(choice) = packed {
-            add(Way { algorithm: choice.algorithm, stored: None }, choice);
-        }
+    pub fn plans(&self, request: &CollectiveRequest) -> Result<Vec<Choice>, PlanError> {
+        let mut all = candidates(request, &self.limits)?;
+        all.extend(self.forest.and_then(|it| select_packed(request, &self.limits, it).ok()));
         Ok(all)
     }
 
@@ -65,27 +56,28 @@ impl Means<'_> {
     /// # Errors
     /// As [`candidates`].
     pub fn plan(&self, request: &CollectiveRequest, way: Way) -> Result<Choice, PlanError> {
-        if let Some(blocks) = way.stored {
-            let limits = Limits { store_blocks: blocks, ..self.limits };
-            if let Some((_, choice)) = stored_all_reduces(request, &limits)?.pop() {
-                return Ok(choice);
-            }
-        }
         let mut all = self.plans(request)?;
-        let nth = all.iter().position(|(other, _)| *other == way).unwrap_or(0);
-        Ok(all.swap_remove(nth).1)
+        let nth = all.iter().position(|choice| Way::of(choice) == way).unwrap_or(0);
+        Ok(all.swap_remove(nth))
     }
 }
 
-/// The largest size of the class of this one.
-pub fn class_bytes(bytes: u64) -> u64 {
-    let doubled = bytes.checked_next_power_of_two().unwrap_or(0);
-    let step = (doubled / 2 / CLASSES_OF_DOUBLE).max(GRANULE_BYTES);
-    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+/// From so many bytes on, packed trees are among the plans.
+pub const TREES_BYTES_MIN: u64 = 64 << 10;
+
+/// May trees beat two hops? They do where NVLinks lead from GPU to GPU: NVSwitches give each two
+/// GPUs the whole rate, of which two hops leave nothing.
+pub fn has_mesh(gpus: &[RankGpu]) -> bool {
+    gpus.iter().flat_map(|gpu| &gpu.nvlinks).any(|links| links.class == CLASS_GPU)
 }
 
-/// Classes between a size and its double.
-const CLASSES_OF_DOUBLE: u64 = 8;
+/// The largest request of the class of this one.
+pub fn largest_of_class(request: &CollectiveRequest) -> CollectiveRequest {
+    let bytes = request.bytes;
+    let doubled = bytes.checked_next_power_of_two().unwrap_or(0);
+    let step = (doubled / 2 / CLASSES_OF_DOUBLE).max(GRANULE_BYTES);
+    CollectiveRequest { bytes: bytes.checked_next_multiple_of(step).unwrap_or(bytes), ..*request }
+}
 
 impl Model {
     /// The way that costs least, for all requests of a class.
@@ -98,11 +90,10 @@ impl Model {
         means: &Means<'_>,
         moved: Moved,
     ) -> Result<Way, PlanError> {
-        let largest = CollectiveRequest { bytes: class_bytes(request.bytes), ..*request };
-        let all = means.plans(&largest)?;
+        let all = means.plans(&largest_of_class(request))?;
         let cost = |choice: &Choice| self.predict(choice, moved).map_or(f64::MAX, |it| it.us);
-        let costs: Vec<f64> = all.iter().map(|(_, choice)| cost(choice)).collect();
-        let best = (0..all.len()).min_by(|a, b| costs[*a].total_cmp(&costs[*b]));
-        Ok(all[best.expect("at least that of the table")].0)
+        let costs = all.iter().map(cost).enumerate();
+        let best = costs.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(nth, _)| nth);
+        Ok(Way::of(&all[best]))
     }
 }

@@ -23,7 +23,7 @@ mod run;
 mod tests;
 pub mod ways;
 
-pub use chooser::{Means, Way, class_bytes};
+pub use chooser::{Means, TREES_BYTES_MIN, Way, has_mesh, largest_of_class};
 pub use profile::Profile;
 pub use run::{Moved, Span};
 pub use ways::Ways;

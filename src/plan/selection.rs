@@ -67,7 +67,7 @@ mod reproducible;
 mod stores;
 mod stores_on_nodes;
 
-pub use candidates::{candidates, stored_all_reduces};
+pub use candidates::candidates;
 pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
 use direct::goes_directly;
 pub use error::PlanError;

@@ -1,7 +1,7 @@
 //! How all-reduces go, by the cost model: it is asked once for each class of sizes.
 
 use super::sync::lock;
-use crate::cost::{Way, class_bytes};
+use crate::cost::{Way, largest_of_class};
 use crate::plan::CollectiveRequest;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ impl ChosenWays {
         request: &CollectiveRequest,
         make: impl FnOnce() -> Result<Way, E>,
     ) -> Result<Way, E> {
-        let kind = (class_bytes(request.bytes), request.registered, request.in_place);
+        let kind = (largest_of_class(request).bytes, request.registered, request.in_place);
         // Held meanwhile: the other ranks of the process want the same way.
         let mut made = lock(&self.made);
         match made.get(&kind) {

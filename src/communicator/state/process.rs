@@ -17,7 +17,7 @@ use crate::bootstrap::agreement::{
     CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
 };
 use crate::bootstrap::{ControlPlane, Successors, Term};
-use crate::cost::{Means, Moved, class_bytes};
+use crate::cost::{Means, Moved, TREES_BYTES_MIN, largest_of_class};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -30,9 +30,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// Below this, of all parts, nobody asks for trees where a setting does not.
-const TREES_BYTES_MIN: u64 = 64 << 10;
 
 /// State that the ranks of one process share.
 #[derive(Debug)]
@@ -215,8 +212,9 @@ impl ProcessState {
             return Ok(None);
         };
         // What a class goes by must not depend on which of its sizes comes first.
-        let largest = CollectiveRequest { bytes: class_bytes(request.bytes), ..*request };
-        let forest = self.asks_for_trees(&largest).then(|| self.forest(&largest)).flatten();
+        let largest = largest_of_class(request);
+        let asks = largest.bytes >= TREES_BYTES_MIN && self.forests.has_mesh();
+        let forest = asks.then(|| self.forest(&largest)).flatten();
         let limits = self.limits(self.geometry.slot_bytes);
         let means = Means { limits, forest: forest.as_ref() };
         let moved = Moved { by_device: false, stores: limits.stores };

@@ -44,36 +44,6 @@ pub fn candidates(request: &CollectiveRequest, limits: &Limits) -> Result<Vec<Ch
     Ok(each)
 }
 
-/// All-reduces in two hops over lanes of stores, in up to so many blocks; none twice.
-///
-/// # Errors
-/// As [`select`].
-pub fn stored_all_reduces(
-    request: &CollectiveRequest,
-    limits: &Limits,
-) -> Result<Vec<(u32, Choice)>, PlanError> {
-    limits.check()?;
-    request.check()?;
-    let ranks = request.rank_count;
-    let is_one_node = limits.ranks_per_node == 0 || limits.ranks_per_node == ranks;
-    let has_any = is_one_node
-        && (2..=ALL_PAIRS_RANKS_MAX).contains(&ranks)
-        && request.collective == Collective::AllReduce
-        && request.bytes > 0
-        && !limits.reproducible;
-    let mut each: Vec<(u32, Choice)> = Vec::new();
-    let most = if has_any { limits.store_blocks } else { 0 };
-    let powers = (0..u32::BITS).map(|power| 1 << power).take_while(|blocks| *blocks < most);
-    for blocks in powers.chain((most > 0).then_some(most)) {
-        let limits = Limits { store_blocks: blocks, ..*limits };
-        let choice = all_reduce_by(request, &limits, ranks, (Algorithm::TwoShot, true));
-        if each.last().is_none_or(|(_, last)| *last != choice) {
-            each.push((blocks, choice));
-        }
-    }
-    Ok(each)
-}
-
 /// LL messages of other collectives are not scaled.
 fn scales_elsewhere(request: &CollectiveRequest) -> bool {
     request.scales() && request.collective != Collective::AllReduce

@@ -1,73 +1,125 @@
-//! What communicators choose by the cost model, against every plan that they have, played.
+//! What communicators choose by the cost model, against every other plan that they have.
 
-use super::super::collective::Drafted;
-use super::super::{Operation, Scene};
+use super::super::collective::{Drafted, Job};
+use super::super::{AllReduceArguments, Operation, Scene};
 use super::a100::parse;
 use super::low_latency::request;
 use hwsim_timing::simulate;
 use ringdove::Settings;
-use ringdove::cost::{Model, Moved};
-use ringdove::plan::{Choice, Collective, CollectiveRequest, Draft, Limits, candidates, select_packed};
+use ringdove::cost::Means;
+use ringdove::plan::{Choice, Collective, CollectiveRequest, Draft, Limits};
 
-const WORLDS: [(&str, u32, u32); 4] = [("pcie4", 2, 4), ("dgx1v", 2, 8), ("dgx-a100", 2, 8), ("dgx-h100", 2, 8)];
+/// Machines, with so many GPUs to so many, and the largest data.
+const MACHINES: [(&str, u32, u32, u64); 4] = [
+    ("pcie4", 2, 4, 1 << 30),
+    ("dgx1v", 2, 8, 256 << 20),
+    ("dgx-a100", 2, 8, 64 << 20),
+    ("dgx-h100", 2, 8, 64 << 20),
+];
+/// Beyond, of the last two machines, these alone: two hops are played for seconds.
+const LARGEST: u64 = 1 << 30;
 
-fn key(c: &Choice) -> String {
-    format!("{}{} x{}", c.algorithm.name(), if c.stores { " st" } else { "" }, c.blocks)
+/// A plan that is not taken is no more than so much faster.
+const BAR: f64 = 1.10;
+
+/// Buffers that are not registered gain nothing from less; those that are, neither.
+const REGISTERED_MIN: u64 = 64 << 10;
+
+struct World {
+    arguments: AllReduceArguments,
+    scene: Scene,
+    ranks: u32,
 }
 
+impl World {
+    fn new(machine: &str, ranks: u32, registered: bool) -> Self {
+        let flag = if registered { "-R" } else { "" };
+        let line = format!(
+            "all-reduce --machine {machine} -g {ranks} --engine proxy --algorithm selected {flag}"
+        );
+        let Operation::AllReduce(arguments) = parse(&line).operation else {
+            panic!("an all-reduce")
+        };
+        let scene = Scene::new(&arguments.common).expect("built in");
+        Self { arguments, scene, ranks }
+    }
+
+    /// Every plan that a communicator of these ranks could run.
+    fn plans(&self, bytes: u64) -> Vec<Choice> {
+        let settings = Settings::default();
+        let limits = Limits {
+            low_latency_bytes: settings.low_latency_bytes,
+            stores: true,
+            store_blocks: settings.store_blocks,
+            nvlink: self.scene.is_joined(self.ranks),
+            order: self.scene.ring_order(self.ranks, true),
+            ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
+        };
+        let plain = request(Collective::AllReduce, self.ranks, bytes);
+        let request = CollectiveRequest { registered: self.arguments.registered, ..plain };
+        let forest = self.scene.forest(self.ranks);
+        Means { limits, forest: forest.as_ref() }.plans(&request).expect("valid")
+    }
+
+    /// µs, modelled.
+    fn played(&self, choice: Choice) -> f64 {
+        let draft = Draft::of(choice);
+        let programs = Drafted { draft: &draft, stores: true, per_node: self.ranks };
+        simulate(self.scene.setup(&self.arguments.common), &programs).expect("it ends").end.us()
+    }
+
+    /// µs of what is taken, and of the fastest with its name.
+    fn times(&self, bytes: u64) -> (f64, f64, &'static str) {
+        let Self { scene, arguments, ranks, .. } = self;
+        let job = Job { scene, arguments, ranks: *ranks, bytes, forest: None };
+        let taken = job.best(false).expect("a plan").outcome.end.us();
+        let named = |choice: Choice| (choice.algorithm.name(), choice);
+        let plans = self.plans(bytes).into_iter().map(named);
+        let times = plans.map(|(name, choice)| (self.played(choice), name));
+        let (best, name) = times.min_by(|a, b| a.0.total_cmp(&b.0)).expect("some");
+        (taken, best, name)
+    }
+}
+
+/// Powers of two, and some sizes between them.
+fn sizes(most: u64) -> Vec<u64> {
+    let powers = (3..=30).map(|power| 1u64 << power);
+    let between = [12, 15, 18, 20, 23].map(|power| 3 << power);
+    let odd = [1000, 20_000, 100_000, 700_000, 5_000_000];
+    powers.chain(between).chain(odd).filter(|bytes| *bytes <= most).collect()
+}
+
+/// If this fails, a communicator takes a plan although it has a faster one, by more than a tenth of
+/// the modelled time.
 #[test]
-#[ignore]
-fn explore() {
-    let only = std::env::var("ONLY").unwrap_or_default();
-    let max: u64 = std::env::var("MAXB").map_or(16 << 20, |v| v.parse().unwrap());
-    for (machine, from, to) in WORLDS {
-        if !only.is_empty() && !machine.contains(&only) { continue; }
-        for ranks in from..=to {
-            let arguments = match parse(&format!("all-reduce --machine {machine}")).operation {
-                Operation::AllReduce(a) => a, _ => panic!() };
-            let scene = Scene::new(&arguments.common).unwrap();
-            let model: Model = scene.model(ranks).unwrap();
-            let settings = Settings::default();
-            let nvlink = scene.is_joined(ranks);
-            let mut bytes = 1024;
-            while bytes <= max {
-                for registered in [false, true] {
-                    if registered && bytes < 64 << 10 { continue; }
-                    let req = CollectiveRequest { registered, ..request(Collective::AllReduce, ranks, bytes) };
-                    let limits = |store_blocks, nv| Limits {
-                        low_latency_bytes: settings.low_latency_bytes, stores: true, store_blocks, nvlink: nv,
-                        order: scene.ring_order(ranks, true),
-                        ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count) };
-                    let mut all = candidates(&req, &limits(settings.store_blocks, nvlink)).unwrap();
-                    for b in [1, 2, 4, 8, 16, 32] {
-                        for c in candidates(&req, &limits(b, true)).unwrap() {
-                            if !all.contains(&c) { all.push(c); }
-                        }
-                    }
-                    if let Some(f) = scene.forest(ranks) {
-                        if let Ok(c) = select_packed(&req, &limits(settings.store_blocks, nvlink), &f) { all.push(c); }
-                    }
-                    let moved = Moved { by_device: false, stores: true };
-                    let mut rows: Vec<(f64, f64, f64, String)> = Vec::new();
-                    for c in &all {
-                        let draft = Draft::of(c.clone());
-                        let programs = Drafted { draft: &draft, stores: true, per_node: ranks };
-                        let played = simulate(scene.setup(&arguments.common), &programs).unwrap().end.us();
-                        let t = std::time::Instant::now();
-                        let p = model.predict(c, moved).unwrap().us;
-                        rows.push((played, p, t.elapsed().as_secs_f64() * 1e3, key(c)));
-                    }
-                    let best = rows.iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap().clone();
-                    let pick = rows.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().clone();
-                    let cost: f64 = rows.iter().map(|r| r.2).sum();
-                    println!("{machine} {ranks} {bytes} {registered}: best {} {:.1}; table {} {:.1}; picked {} {:.1} ({:.2}); model took {cost:.1} ms for {}",
-                        best.3, best.0, rows[0].3, rows[0].0, pick.3, pick.0, pick.0 / best.0, rows.len());
-                    if pick.0 > 1.08 * best.0 || std::env::var("ALL").is_ok() {
-                        for r in &rows { println!("      {:<24} played {:.1} predicted {:.1} ({:.2})  {:.1} ms", r.3, r.0, r.1, r.1 / r.0, r.2); }
-                    }
+fn no_plan_is_much_faster_than_the_one_that_is_taken() {
+    let (mut cases, mut worst, mut missed) = (0, (0.0, String::new()), Vec::new());
+    for (machine, from, to, most) in MACHINES {
+        for (ranks, registered) in (from..=to).flat_map(|ranks| [(ranks, false), (ranks, true)]) {
+            let world = World::new(machine, ranks, registered);
+            let mut sizes = sizes(most);
+            if ranks == to && most < LARGEST && !registered {
+                sizes.push(LARGEST);
+            }
+            sizes.retain(|bytes| !registered || *bytes >= REGISTERED_MIN);
+            for bytes in sizes {
+                let (taken, best, name) = world.times(bytes);
+                let case = format!(
+                    "{machine}, {ranks} GPUs, {bytes} B, registered {registered}: {taken:.1} us, \
+                     {name} {best:.1}"
+                );
+                let ratio = taken / best;
+                if ratio > worst.0 {
+                    worst = (ratio, case.clone());
                 }
-                bytes *= 2;
+                if ratio > BAR {
+                    missed.push(case);
+                }
+                cases += 1;
             }
         }
     }
+    println!("{cases} cases, the worst {:.3} times the best: {}", worst.0, worst.1);
+    assert!(cases > 1000, "{cases}");
+    assert!(missed.is_empty(), "{} of {cases}:\n{}", missed.len(), missed.join("\n"));
 }
