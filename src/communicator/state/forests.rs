@@ -93,7 +93,7 @@ impl Forests {
         };
         let per_node = ranks_of_node(geometry);
         // Blocks of ranks that share a GPU are counted without trees, see `blocks_max`.
-        if geometry.algorithm == Algorithms::Auto && share_gpus(&gpus, per_node) {
+        if geometry.algorithm != Algorithms::Trees && share_gpus(&gpus, per_node) {
             return Err(Error::argument("ranks of packed trees", "a GPU for each", "shared ones"));
         }
         let graph = capacities(&gpus, per_node)?;

@@ -249,10 +249,12 @@ impl ProcessState {
         match self.geometry.algorithm {
             Algorithms::Trees => candidates.len() - 1,
             Algorithms::Table => 0,
-            Algorithms::Auto => self.forests.model(&self.geometry).map_or(0, |model| {
-                let stores = self.limits(self.geometry.slot_bytes).stores;
-                model.choose(candidates, Moved { by_device: false, stores })
-            }),
+            Algorithms::Auto | Algorithms::Model => {
+                self.forests.model(&self.geometry).map_or(0, |model| {
+                    let stores = self.limits(self.geometry.slot_bytes).stores;
+                    model.choose(candidates, Moved { by_device: false, stores })
+                })
+            }
         }
     }
 
@@ -262,7 +264,7 @@ impl ProcessState {
         match self.geometry.algorithm {
             Algorithms::Trees => true,
             Algorithms::Table => false,
-            Algorithms::Auto => {
+            Algorithms::Auto | Algorithms::Model => {
                 request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN && !joined()
             }
         }

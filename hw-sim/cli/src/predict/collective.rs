@@ -151,9 +151,9 @@ impl Job<'_> {
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
     }
 
-    /// What the library takes: on one node, the plan that its model prefers; with lanes of stores
-    /// everywhere, only where there are packed trees and NVLink does not join each two GPUs; else
-    /// the choice of its table.
+    /// What the library takes: the plan that its model prefers, where that chooses, and on one node
+    /// where there are packed trees and NVLink does not join each two GPUs; else the choice of its
+    /// table.
     fn chosen(&self, request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
         if self.asks_model(limits)
             && let Some(model) = self.scene.model(request.rank_count)
@@ -189,7 +189,8 @@ impl Job<'_> {
     /// Does the cost model choose each all-reduce?
     fn asks_model(&self, limits: &Limits) -> bool {
         let is_one_node = self.ranks <= self.scene.machine.gpus_per_node() as u32;
-        self.arguments.common.engine.0 == Engine::Proxy
+        self.arguments.model
+            && self.arguments.common.engine.0 == Engine::Proxy
             && self.arguments.stores.0 == Stores::Auto
             && is_one_node
             && !limits.reproducible
@@ -287,7 +288,7 @@ impl Job<'_> {
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };
-        let limits = match self.asks_model(&limits) {
+        let limits = match candidate.pattern == Pattern::Selected && self.asks_model(&limits) {
             true => Limits { store_blocks: library.store_blocks, ..limits },
             false => limits,
         };

@@ -129,10 +129,9 @@ impl Where {
             && few
             && self.nodes == 1
             && settings.stores == Stores::Auto
-            && settings.algorithm == Algorithms::Auto
+            && settings.algorithm == Algorithms::Model
             && !settings.reproducible;
-        let by_slots =
-            stores && few && (nvlink || modelled || settings.stores == Stores::Always);
+        let by_slots = stores && few && (nvlink || modelled || settings.stores == Stores::Always);
         let limits = Limits {
             low_latency_bytes: if self.nodes == 1 { settings.low_latency_bytes } else { 0 },
             stores,
@@ -259,7 +258,7 @@ impl Scene {
         let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
         let taken = match self.settings.algorithm {
             Algorithms::Trees if has_trees => all.len() - 1,
-            Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
+            Algorithms::Auto | Algorithms::Model if has_trees && large && !self.limits.nvlink => {
                 self.model.choose(&all, self.moved)
             }
             _ => 0,
@@ -275,8 +274,7 @@ impl Scene {
     ) -> Result<(Vec<Candidate>, usize, bool), String> {
         let words = |error: ringdove::plan::PlanError| error.to_string();
         let largest = largest_of_class(request);
-        let asks =
-            largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus) && self.gpus.len() > 2;
+        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus) && self.gpus.len() > 2;
         let forest = asks.then(|| self.forest(request.collective)).flatten();
         let means = Means { limits: self.limits, forest: forest.as_ref() };
         let way = self.model.way(request, &means, self.moved).map_err(words)?;
@@ -286,11 +284,7 @@ impl Scene {
     }
 
     /// Plans with their costs, the cheapest first, and which of them is `chosen`.
-    fn costs(
-        &self,
-        all: Vec<Choice>,
-        chosen: &Choice,
-    ) -> Result<(Vec<Candidate>, usize), String> {
+    fn costs(&self, all: Vec<Choice>, chosen: &Choice) -> Result<(Vec<Candidate>, usize), String> {
         let costs = |choice: Choice| {
             let costs = self.model.predict(&choice, self.moved);
             costs.map(|costs| Candidate { choice, costs }).ok_or("no way between two ranks")
@@ -303,15 +297,14 @@ impl Scene {
 
     fn why(&self, candidates: &[Candidate], chosen: usize, from_table: bool) -> String {
         let best = candidates[0].choice.algorithm.name();
-        let is_all_reduce =
-            candidates[0].choice.request.collective == Collective::AllReduce;
+        let is_all_reduce = candidates[0].choice.request.collective == Collective::AllReduce;
         let reason = match self.settings.algorithm {
             _ if from_table => "the table of selection has it (src/plan/selection.rs)",
             Algorithms::Trees => "RINGDOVE_ALGORITHM=trees asks for it",
             _ if self.modelled && is_all_reduce => {
                 "the model gives it the least time, for all sizes of its class"
             }
-            Algorithms::Auto | Algorithms::Table => {
+            Algorithms::Auto | Algorithms::Table | Algorithms::Model => {
                 "the model gives it at most 0.9 of the time of what the table of selection has"
             }
         };
