@@ -1,9 +1,9 @@
 //! One run of a plan in the model: blocks walk their programs, engines serve doorbells in turn,
 //! links carry one message of an engine after the other, and are shared by blocks that store.
 //!
-//! A block walks ahead of what others do until it has to wait or stores. Times are µs, rates bytes a µs. What happens first is played first, so the order in which
-//! messages come to an engine or a link is that of their times; of equal times, that in which they
-//! were made.
+//! A block walks ahead of what others do until it has to wait or stores. Times are µs, rates bytes
+//! a µs. What happens first is played first, so the order in which messages come to an engine or a
+//! link is that of their times; of equal times, that in which they were made.
 
 mod shares;
 mod stores;

@@ -35,7 +35,8 @@ impl World {
     fn new(machine: &str, ranks: u32, registered: bool) -> Self {
         let flag = if registered { "-R" } else { "" };
         let line = format!(
-            "all-reduce --machine {machine} -g {ranks} --engine proxy --algorithm selected --model {flag}"
+            "all-reduce --machine {machine} -g {ranks} --engine proxy --algorithm selected \
+             --model {flag}"
         );
         let Operation::AllReduce(arguments) = parse(&line).operation else {
             panic!("an all-reduce")
@@ -89,8 +90,8 @@ fn sizes(most: u64) -> Vec<u64> {
     powers.chain(between).chain(odd).filter(|bytes| *bytes <= most).collect()
 }
 
-/// If this fails, a communicator whose cost model chooses takes a plan although it has a faster one, by more than a tenth of
-/// the modelled time.
+/// If this fails, a communicator whose cost model chooses takes a plan although it has a faster one,
+/// by more than a tenth of the modelled time.
 #[test]
 fn no_plan_is_much_faster_than_the_one_that_is_taken() {
     let (mut cases, mut worst, mut missed) = (0, (0.0, String::new()), Vec::new());
