@@ -132,13 +132,15 @@ settings! {
          whether those of a machine do. `false`, or with `RINGDOVE_STORES=never`: not over \
          adapters; the same on every rank";
     algorithm: Algorithms = "RINGDOVE_ALGORITHM", "auto",
-        |value| value.number("auto, table or trees", |_| true),
+        |value| value.number("auto, table, trees or model", |_| true),
         "which plans are taken: `table`, those of the table of selection; `trees`, for \
          all-reduces, all-gathers, reduce-scatters, broadcasts and reduces trees that are \
          packed into the NVLinks between the ranks' GPUs, as far as NVML tells them, and into \
          the rails between two nodes, moved by GPU threads; `auto`, from 64 KiB on and where \
          NVLink does not join each two GPUs of a node, the plan that the cost model prefers, \
-         trees or others; where there are no such trees, as `table`; the same on every rank";
+         trees or others; where there are no such trees, as `table`; `model`, as `auto`, and for \
+         each all-reduce of up to 8 ranks, all of one node, the one of all plans that costs least \
+         in the cost model; the same on every rank";
     ring_order: RingOrders = "RINGDOVE_RING_ORDER", "links",
         |value| value.number("links or ranks", |_| true),
         "the order in which rings and chains pass the ranks of a node: `links`, of 4 to 16 ranks \

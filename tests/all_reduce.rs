@@ -280,6 +280,65 @@ fn lanes_of_stores_lead_into_other_processes() {
     assert_right(line, &perf(("pcie4", 2), "", "export RINGDOVE_STORES=always", line));
 }
 
+/// If this fails, sums are wrong where the cost model chooses their plans, ranks choose otherwise
+/// than each other, or a small sum goes by engines and a large one by stores over PCIe.
+#[test]
+fn sums_by_the_cost_model() {
+    let settings = || Settings { algorithm: Algorithms::Model, ..settings() };
+    on_machine("pcie4", || {
+        for ranks in [2, 4] {
+            let world = World::with(ranks, &settings());
+            let rung = || {
+                let of_rank = |rank: &Communicator| rank.statistics().descriptors;
+                world.communicators.iter().map(of_rank).sum::<u64>()
+            };
+            for count in [1, 700, 4096, 20_003, 65_536, 131_072, 3] {
+                for in_place in [false, true] {
+                    let case = Case::new(DataType::F32, ReduceOp::Sum, count);
+                    check(&world, Case { in_place, ..case });
+                }
+            }
+            assert!(is_real() || rung() == 0, "{ranks} ranks: {} descriptors", rung());
+            let case = Case::new(DataType::F32, ReduceOp::Sum, 4_000_000);
+            check(&world, case);
+            check(&world, Case { registered: true, ..case });
+            assert!(is_real() || ranks == 2 || rung() > 0, "{ranks} ranks: no descriptor");
+        }
+    });
+}
+
+/// As above, along packed trees.
+#[test]
+fn sums_by_the_cost_model_over_nvlink() {
+    let settings = || Settings { algorithm: Algorithms::Model, ..settings() };
+    on_machine("dgx1v", || {
+        let world = World::with(4, &settings());
+        for count in [5000, 300_000] {
+            check(&world, Case::new(DataType::F32, ReduceOp::Sum, count));
+        }
+    });
+}
+
+/// As above, where ranks share a GPU.
+#[test]
+fn sums_by_the_cost_model_on_one_gpu() {
+    on_machine("one-gpu", || {
+        let settings = Settings { algorithm: Algorithms::Model, ..settings() };
+        let world = World::with(4, &settings);
+        check(&world, Case::new(DataType::F32, ReduceOp::Sum, 100_000));
+    });
+}
+
+/// As above, between processes.
+#[test]
+fn sums_by_the_cost_model_between_processes() {
+    if on_real_hardware() {
+        return;
+    }
+    let line = "all-reduce -g 2 -b 8 -e 1M -f 8 -n 3 -w 1";
+    assert_right(line, &perf(("pcie4", 2), "", "export RINGDOVE_ALGORITHM=model", line));
+}
+
 /// If this fails, buffers that are aligned to their element only are mishandled.
 #[test]
 fn buffers_with_element_alignment_only() {

@@ -2,26 +2,30 @@
 //!
 //! A plan's blocks walk their programs against a machine's [`Ways`] with the constants of a
 //! [`Profile`]: each pass costs a fixed time and its bytes at a block's rate; a doorbell goes to
-//! the engine of its rank, which serves one after the other; a message takes the links of its way,
-//! each of which carries one message after the other at its rate; a signal follows its data after
-//! the latency of its way and engine. What comes first is played first. Of a plan of many rounds a
-//! few are played, and the others last as long as those.
+//! the engine of its rank, which serves one after the other; a message of an engine takes the links
+//! of its way, each of which carries one such message after the other at its rate; blocks that
+//! store share the links of their ways fairly; a signal follows its data after the latency of its
+//! way and engine. What comes first is played first. Of a plan of many rounds a few are played, and
+//! the others last as long as those.
 //!
-//! It leaves out what decides little: doorbells that a proxy merges, full rings, shares of flows on
-//! one link, the parts of a device engine. `hwsim predict` has these; a test compares the order in
-//! which both see plans (rank correlation over sizes and machines, `hw-sim/cli`). All times are
-//! modelled, whatever machine they are printed on.
+//! It leaves out what decides little: doorbells that a proxy merges, full rings, shares of an
+//! engine's flows on one link, the parts of a device engine. `hwsim predict` has these; a test
+//! compares the order in which both see plans (rank correlation over sizes and machines,
+//! `hw-sim/cli`). All times are modelled, whatever machine they are printed on.
 //!
+//! * `chooser`: how all-reduces of a node are done
 //! * [`profile`]: constants with units and sources, in files
 //! * [`ways`]: links between ranks' GPUs
 //! * `run`: one run of a plan
 
+mod chooser;
 pub mod profile;
 mod run;
 #[cfg(test)]
 mod tests;
 pub mod ways;
 
+pub use chooser::{Means, TREES_BYTES_MIN, Way, has_mesh, largest_of_class};
 pub use profile::Profile;
 pub use run::{Moved, Span};
 pub use ways::Ways;

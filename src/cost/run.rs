@@ -1,16 +1,21 @@
 //! One run of a plan in the model: blocks walk their programs, engines serve doorbells in turn,
-//! links carry one message after the other.
+//! links carry one message of an engine after the other, and are shared by blocks that store.
 //!
-//! Times are µs, rates bytes a µs. What happens first is played first, so the order in which
-//! messages come to an engine or a link is that of their times; of equal times, that in which they
-//! were made.
+//! A block walks ahead of what others do until it has to wait or stores. Times are µs, rates bytes
+//! a µs. What happens first is played first, so the order in which messages come to an engine or a
+//! link is that of their times; of equal times, that in which they were made.
+
+mod shares;
+mod stores;
 
 use super::profile::Profile;
 use super::ways::{LinkId, Ways};
 use crate::plan::{Lane, LaneKind, Op, Operand, Plan, PortIndex, Range, Segment, Side};
 use ringdove_kernels::op::ll_bytes;
+use shares::{Shares, TIME_MIN};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use stores::{Storing, Then};
 
 /// How messages are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,7 @@ struct Block<'a> {
     busy: f64,
     /// Segment, round, op.
     place: (usize, u32, usize),
+    storing: Option<Storing>,
 }
 
 /// A doorbell that was rung.
@@ -94,17 +100,19 @@ struct Request {
     low_latency: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Block(usize),
+    /// A block begins to store.
+    Store(usize),
     /// An engine sees the doorbell.
     Rung(usize),
     /// A copy engine, an adapter or a unit may begin.
     Begin(usize),
 }
 
-/// When, and the how manieth; the earliest is on top.
-type Due = Reverse<(u64, u64)>;
+/// When, the how manieth, and what; the earliest is on top.
+type Due = Reverse<(u64, u64, Event)>;
 
 struct World<'a> {
     profile: &'a Profile,
@@ -114,7 +122,7 @@ struct World<'a> {
     blocks_of_rank: Vec<u32>,
     lanes: Vec<LaneState>,
     requests: Vec<Request>,
-    events: HashMap<u64, Event>,
+    shares: Shares<'a>,
     due: BinaryHeap<Due>,
     number: u64,
     link_free: Vec<f64>,
@@ -143,7 +151,7 @@ pub(super) fn run(
         blocks_of_rank: Vec::new(),
         lanes: Vec::new(),
         requests: Vec::new(),
-        events: HashMap::new(),
+        shares: Shares::new(ways.link_count()),
         due: BinaryHeap::new(),
         number: 0,
         link_free: vec![0.0; ways.link_count()],
@@ -179,6 +187,7 @@ pub(super) fn run(
                 at: profile.launch + f64::from(number) * profile.stagger,
                 busy: 0.0,
                 place: (0, 0, 0),
+                storing: None,
             });
         }
     }
@@ -186,12 +195,25 @@ pub(super) fn run(
         let at = world.blocks[block].at;
         world.push(at, Event::Block(block));
     }
-    while let Some(Reverse((at, number))) = world.due.pop() {
-        let event = world.events.remove(&number).expect("each is due once");
+    loop {
+        let next = world.due.peek().map(|Reverse((at, _, _))| f64::from_bits(*at));
+        // Of one moment, all that begins comes before rates are known.
+        if next.is_none_or(|next| next > world.shares.now() + TIME_MIN) {
+            let end = world.shares.next_end(|link| ways.rate(link));
+            if let Some(end) = end.filter(|end| next.is_none_or(|next| *end <= next)) {
+                for block in world.shares.end(end) {
+                    world.stored(block, end);
+                }
+                continue;
+            }
+        }
+        let Some(Reverse((at, number, event))) = world.due.pop() else { break };
+        let at = f64::from_bits(at);
         match event {
             Event::Block(block) => world.walk(block),
-            Event::Rung(request) => world.rung(request, f64::from_bits(at)),
-            Event::Begin(request) => world.begin(request, f64::from_bits(at), number),
+            Event::Store(block) => world.store(block),
+            Event::Rung(request) => world.rung(request, at),
+            Event::Begin(request) => world.begin(request, at, number),
         }
     }
     let busiest = |of: &mut dyn Iterator<Item = f64>| of.fold(0.0, f64::max);
@@ -200,27 +222,40 @@ pub(super) fn run(
     world.run
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
     fn push(&mut self, at: f64, event: Event) {
         self.number += 1;
         self.push_as(at, event, self.number);
     }
 
     fn push_as(&mut self, at: f64, event: Event, number: u64) {
-        self.events.insert(number, event);
         // The bits of positive numbers are in their order.
-        self.due.push(Reverse((at.max(0.0).to_bits(), number)));
+        self.due.push(Reverse((at.max(0.0).to_bits(), number, event)));
     }
 
-    /// One op of a block, or none if it has to wait.
+    /// A block goes on until it has to wait, stores or ends.
     fn walk(&mut self, number: usize) {
-        let block = &mut self.blocks[number];
-        let (op, bytes) = loop {
-            let (segment, round, op) = block.place;
-            let Some(of) = block.segments.get(segment) else {
-                self.run.end = self.run.end.max(block.at);
+        while let Some((op, bytes)) = self.next_op(number) {
+            if !self.step(number, op, bytes) {
                 return;
-            };
+            }
+            let block = &mut self.blocks[number];
+            block.place.2 += 1;
+            let at = block.at;
+            if block.storing.is_some() {
+                self.push(at, Event::Store(number));
+                return;
+            }
+        }
+        self.run.end = self.run.end.max(self.blocks[number].at);
+    }
+
+    /// The op that a block has come to, and its bytes; `None`: it has ended.
+    fn next_op(&mut self, number: usize) -> Option<(Op, u64)> {
+        let block = &mut self.blocks[number];
+        loop {
+            let (segment, round, op) = block.place;
+            let of = block.segments.get(segment)?;
             if round >= of.rounds || of.ops.is_empty() {
                 block.place = (segment + 1, 0, 0);
             } else if op == of.ops.len() {
@@ -228,16 +263,9 @@ impl World<'_> {
             } else {
                 let op = of.ops[op];
                 let clipped = |range: Range| of.clip(round, range);
-                break (op, op.range().map_or(0, clipped));
+                return Some((op, op.range().map_or(0, clipped)));
             }
-        };
-        if !self.step(number, op, bytes) {
-            return;
         }
-        let block = &mut self.blocks[number];
-        block.place.2 += 1;
-        let at = block.at;
-        self.push(at, Event::Block(number));
     }
 
     fn spend(&mut self, block: usize, time: f64) {
@@ -359,28 +387,20 @@ impl World<'_> {
             && self.blocks[block].ports[usize::from(port)].1 == Side::Send
             && self.lane_at(block, port).1.kind == LaneKind::Stores
         {
-            self.store(block, port, bytes, rate);
+            self.will_store(block, port, (bytes, rate), Then::Nothing);
             return;
         }
         let rate = self.local(block, rate);
         self.spend(block, bytes as f64 / rate);
     }
 
-    /// The block's threads write into the peer's memory.
-    fn store(&mut self, block: usize, port: PortIndex, bytes: u64, rate: f64) {
-        let lane = self.lane_at(block, port).1;
-        let (at, number) = (self.blocks[block].at, self.blocks[block].number);
-        let end = self.carry(lane, number, bytes, at, rate.min(self.profile.store_block));
-        self.spend(block, end - at);
-    }
-
     /// Takes a message over the links of its way, and gives the time at which it is over them.
-    fn carry(&mut self, lane: Lane, block: u32, bytes: u64, at: f64, rate_max: f64) -> f64 {
+    fn carry(&mut self, lane: Lane, block: u32, bytes: u64, at: f64) -> f64 {
         let way = self.ways.between(lane.from, lane.to, self.moved.by_device);
         let free = |link: &LinkId| self.link_free[link.0 as usize];
         let start = way.links.iter().map(free).fold(at, f64::max);
         let rate = |link: &LinkId| self.ways.rate(*link);
-        let narrowest = way.links.iter().map(rate).fold(rate_max, f64::min);
+        let narrowest = way.links.iter().map(rate).fold(f64::MAX, f64::min);
         let end = start + bytes as f64 / narrowest;
         for link in &way.links {
             let time = bytes as f64 / self.ways.rate(*link);
@@ -407,10 +427,8 @@ impl World<'_> {
                 return;
             }
             if self.is_stored(lane) {
-                self.store(block, port, ll_bytes(bytes), self.profile.copy);
-                let latency = self.latency(lane) + self.profile.store_latency;
-                let at = self.blocks[block].at + latency;
-                self.raise(number, Signal::Arrival, at);
+                let words = (ll_bytes(bytes), self.profile.copy);
+                self.will_store(block, port, words, Then::Arrives(number));
                 return;
             }
             self.ring(block, port, ll_bytes(bytes), [true, false, false]);
@@ -418,7 +436,9 @@ impl World<'_> {
         }
         let is_there = matches!(source, Operand::Slot { port: own, .. } if own == port);
         if lane.kind == LaneKind::Stores && !is_there && bytes > 0 {
-            self.store(block, port, bytes, self.profile.copy);
+            let data = (bytes, self.profile.copy);
+            self.will_store(block, port, data, Then::Rings(port, raises));
+            return;
         }
         if bytes > 0 || raises != [false; 3] {
             self.ring(block, port, bytes, raises);
@@ -506,7 +526,7 @@ impl World<'_> {
             }
             (false, false) => start += self.profile.message + self.profile.fetch,
         }
-        let end = self.carry(lane, request.block, request.bytes, start, f64::MAX);
+        let end = self.carry(lane, request.block, request.bytes, start);
         if let Some(slot) = slot {
             self.copies_free[request.rank as usize][slot] = end;
         }

@@ -99,3 +99,43 @@ fn worlds_without_ways_are_refused() {
     let choice = select(&request(3, 4096), &Limits::new(4, 1 << 20, 4)).unwrap();
     assert_eq!(model.predict(&choice, MOVED), None);
 }
+
+/// If this fails, a size is given what is best for others, or two sizes of a class go two ways.
+#[test]
+fn sizes_of_a_class_go_one_way() {
+    let bytes_of = |bytes| largest_of_class(&request(4, bytes)).bytes;
+    for power in 4..40 {
+        let bytes = 1u64 << power;
+        assert_eq!(bytes_of(bytes), bytes);
+        for size in [bytes + 1, bytes + bytes / 2 + 1, 2 * bytes - 1] {
+            let largest = bytes_of(size);
+            assert!(largest >= size && largest - size <= (bytes / 8).max(16), "{size}: {largest}");
+            assert_eq!(bytes_of(largest), largest);
+        }
+    }
+    assert_eq!((bytes_of(u64::MAX), bytes_of(1)), (u64::MAX, 16));
+    let model = Model::of(&gpus(4, 0), 4, None).unwrap();
+    let limits = Limits {
+        low_latency_bytes: 16 << 10,
+        store_blocks: 4,
+        stores: true,
+        ..Limits::new(4, 1 << 20, 4)
+    };
+    let means = Means { limits, forest: None };
+    let mut ways = Vec::new();
+    for (smaller, largest) in [(15 << 10, 16 << 10), (61 << 10, 64 << 10), (15 << 20, 16 << 20)] {
+        let [one, other] =
+            [smaller, largest].map(|bytes| model.way(&request(4, bytes), &means, MOVED).unwrap());
+        assert_eq!(one, other);
+        let choice = means.plan(&request(4, smaller), one).unwrap();
+        ways.push((choice.algorithm, choice.stores));
+    }
+    ways.dedup();
+    assert!(ways.len() > 1, "one way for all sizes: {ways:?}");
+}
+
+/// If this fails, trees are packed where they gain nothing, or are not where they do.
+#[test]
+fn trees_are_for_links_between_gpus() {
+    assert!(has_mesh(&gpus(4, 2)) && !has_mesh(&gpus(4, 0)));
+}

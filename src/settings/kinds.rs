@@ -12,6 +12,8 @@ pub enum Algorithms {
     Table,
     /// Packed trees, where the machine has them; else what selection chooses.
     Trees,
+    /// As `Auto`; of each all-reduce among the ranks of one node, what the cost model prefers.
+    Model,
 }
 
 impl FromStr for Algorithms {
@@ -22,6 +24,7 @@ impl FromStr for Algorithms {
             "auto" => Ok(Self::Auto),
             "table" => Ok(Self::Table),
             "trees" => Ok(Self::Trees),
+            "model" => Ok(Self::Model),
             _ => Err(()),
         }
     }
@@ -33,6 +36,7 @@ impl std::fmt::Display for Algorithms {
             Self::Auto => "auto",
             Self::Table => "table",
             Self::Trees => "trees",
+            Self::Model => "model",
         })
     }
 }

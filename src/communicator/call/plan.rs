@@ -44,10 +44,14 @@ pub(super) fn collective<'a>(
     })
 }
 
-/// How a collective is done: where there are packed trees and nobody forbids them, by the plan that
-/// the cost model prefers, else as selection says. All ranks choose alike.
+/// How a collective is done: by the plan that the cost model prefers, where it is asked (of
+/// all-reduces on a node, and where there are packed trees and nobody forbids them), else as
+/// selection says. All ranks choose alike.
 fn choose(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Choice, PlanError> {
     let process = &rank.process;
+    if let Some(choice) = process.modelled(request)? {
+        return Ok(choice);
+    }
     let limits = process.limits(process.geometry.slot_bytes);
     let forest = process.asks_for_trees(request).then(|| process.forest(request)).flatten();
     let Some(forest) = forest else { return plan::select(request, &limits) };

@@ -3,7 +3,7 @@
 
 use super::geometry::{Geometry, Nodes};
 use super::sync::lock;
-use crate::cost::Model;
+use crate::cost::{Model, has_mesh};
 use crate::error::{Error, Result};
 use crate::plan::Forest;
 use crate::settings::Algorithms;
@@ -29,6 +29,21 @@ impl Forests {
     pub fn set_gpus(&self, gpus: Vec<Option<RankGpu>>) {
         // All ranks of the process say the same.
         let _ = self.gpus.set(gpus);
+    }
+
+    /// Do ranks of a node share a GPU, as far as that is known?
+    pub fn share_gpus(&self, geometry: &Geometry) -> bool {
+        self.known().is_some_and(|gpus| share_gpus(&gpus, ranks_of_node(geometry)))
+    }
+
+    /// Are there NVLinks from GPU to GPU, as far as that is known?
+    pub fn has_mesh(&self) -> bool {
+        self.known().is_some_and(|gpus| has_mesh(&gpus))
+    }
+
+    /// The GPUs of all ranks, where each is known.
+    fn known(&self) -> Option<Vec<RankGpu>> {
+        self.gpus.get()?.iter().cloned().collect()
     }
 
     /// The trees of one root, or of all ranks. `None` where there are none, which is said once.
@@ -60,7 +75,7 @@ impl Forests {
     /// not known. All ranks say the same.
     pub fn model(&self, geometry: &Geometry) -> Option<&Model> {
         let make = || {
-            let gpus: Vec<RankGpu> = self.gpus.get()?.iter().cloned().collect::<Option<_>>()?;
+            let gpus = self.known()?;
             Model::of(&gpus, ranks_of_node(geometry), None).ok()
         };
         self.model.get_or_init(make).as_ref()
@@ -72,14 +87,13 @@ impl Forests {
         root: Option<u32>,
         is_reached: impl Fn(u32, u32) -> bool,
     ) -> Result<Forest> {
-        let known = self.gpus.get().and_then(|gpus| gpus.iter().cloned().collect());
-        let Some(gpus): Option<Vec<RankGpu>> = known else {
+        let Some(gpus) = self.known() else {
             let expected = "GPUs whose links NVML tells, and no device engines";
             return Err(Error::argument("ranks of packed trees", expected, "others"));
         };
         let per_node = ranks_of_node(geometry);
         // Blocks of ranks that share a GPU are counted without trees, see `blocks_max`.
-        if geometry.algorithm == Algorithms::Auto && share_gpus(&gpus, per_node) {
+        if geometry.algorithm != Algorithms::Trees && share_gpus(&gpus, per_node) {
             return Err(Error::argument("ranks of packed trees", "a GPU for each", "shared ones"));
         }
         let graph = capacities(&gpus, per_node)?;

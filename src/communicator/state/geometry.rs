@@ -164,9 +164,21 @@ impl Geometry {
         match self.algorithm {
             Algorithms::Trees => self.store_blocks > 0,
             // Two GPUs have one way, and others than NVLink mesh have switches.
-            Algorithms::Auto => self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible,
+            Algorithms::Auto | Algorithms::Model => {
+                self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible
+            }
             Algorithms::Table => false,
         }
+    }
+
+    /// Does the cost model choose each all-reduce, where it knows the GPUs? They are of one node,
+    /// and a setting asks for it.
+    pub fn asks_model(&self) -> bool {
+        self.algorithm == Algorithms::Model
+            && self.nodes == Nodes::One
+            && self.store_blocks > 0
+            && !self.stores_always
+            && !self.reproducible
     }
 
     /// The most user lanes. A lane takes two routes at each end, those of both directions four;

@@ -146,9 +146,9 @@ impl Layout {
         self.geometry.store_blocks > 0
     }
 
-    /// May plans go along packed trees, for which ranks have to know the links of all GPUs?
+    /// Do ranks have to know the links of all GPUs, for packed trees or for the cost model?
     pub fn wants_links(&self) -> bool {
-        self.geometry.may_take_trees()
+        self.geometry.may_take_trees() || self.geometry.asks_model()
     }
 
     /// The number of ports that lead to ranks of the same node; they come first.

@@ -5,6 +5,7 @@
 //! * `reach`: which ranks of a node do not reach each other's memory; `host_lanes`: the host memory
 //!   through which their messages go
 //! * `forests`: the trees that are packed into the links of all ranks' GPUs
+//! * `chosen`: how all-reduces go, by the cost model
 //! * `doorbell`: the channel of a device engine
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
@@ -20,6 +21,7 @@
 
 mod backlog;
 mod barrier;
+mod chosen;
 mod doorbell;
 mod exported;
 mod forests;

@@ -3,6 +3,7 @@
 //! the control planes that lead to ranks of other processes.
 
 use super::barrier::ProcessBarrier;
+use super::chosen::ChosenWays;
 use super::forests::Forests;
 use super::geometry::{Geometry, Nodes};
 use super::plans::PlanCache;
@@ -16,11 +17,11 @@ use crate::bootstrap::agreement::{
     CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
 };
 use crate::bootstrap::{ControlPlane, Successors, Term};
-use crate::cost::Moved;
+use crate::cost::{Means, Moved, TREES_BYTES_MIN, largest_of_class};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits};
+use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits, PlanError};
 use crate::settings::{Algorithms, Settings};
 use crate::topology::ranks::RankGpu;
 use cudarc::driver::{CudaContext, sys};
@@ -29,9 +30,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// Below this, of all parts, nobody asks for trees where a setting does not.
-const TREES_BYTES_MIN: u64 = 64 << 10;
 
 /// State that the ranks of one process share.
 #[derive(Debug)]
@@ -62,7 +60,11 @@ pub(crate) struct ProcessState {
     /// Is every rank's GPU memory written from other nodes, once that is known?
     gpus_reached: OnceLock<bool>,
     nvlink: OnceLock<bool>,
+    /// The most blocks of all-reduces over lanes of stores that the cost model chooses, once it
+    /// knows the GPUs of all ranks; 0: it does not choose.
+    modelled_blocks: OnceLock<u32>,
     forests: Forests,
+    ways: ChosenWays,
     /// Kinds of calls of which it was said how they are done.
     said: Mutex<BTreeSet<(&'static str, &'static str)>>,
     /// What takes offers of other ranks, by rank of this process.
@@ -116,7 +118,9 @@ impl ProcessState {
             host_pairs: OnceLock::new(),
             gpus_reached: OnceLock::new(),
             nvlink: OnceLock::new(),
+            modelled_blocks: OnceLock::new(),
             forests: Forests::default(),
+            ways: ChosenWays::default(),
             said: Mutex::default(),
             places: Mutex::default(),
         }
@@ -180,9 +184,42 @@ impl ProcessState {
 
     /// Sets the GPUs of all ranks, in order, where all of them are known; all ranks say the same.
     pub fn set_gpus<'a>(&self, gpus: impl Iterator<Item = Option<&'a RankGpu>>) {
-        if self.geometry.may_take_trees() {
-            self.forests.set_gpus(gpus.map(Option::<&RankGpu>::cloned).collect());
+        let geometry = &self.geometry;
+        if !(geometry.may_take_trees() || geometry.asks_model()) {
+            return;
         }
+        self.forests.set_gpus(gpus.map(Option::<&RankGpu>::cloned).collect());
+        let blocks = match geometry.asks_model() && self.forests.model(geometry).is_some() {
+            false => 0,
+            // As many as without lanes of stores: all of them have to run at the same time.
+            true if self.forests.share_gpus(geometry) => geometry.store_blocks.min(geometry.blocks),
+            true => geometry.store_blocks,
+        };
+        let _ = self.modelled_blocks.set(blocks);
+    }
+
+    /// The plan of an all-reduce that costs least, by the cost model; `None` where it does not
+    /// choose. All ranks say the same.
+    ///
+    /// # Errors
+    /// As [`plan::select`](crate::plan::select).
+    pub fn modelled(&self, request: &CollectiveRequest) -> Result<Option<Choice>, PlanError> {
+        let asked = request.collective == Collective::AllReduce
+            && request.bytes > 0
+            && self.all_reached()
+            && self.modelled_blocks.get().is_some_and(|blocks| *blocks > 0);
+        let Some(model) = asked.then(|| self.forests.model(&self.geometry)).flatten() else {
+            return Ok(None);
+        };
+        // What a class goes by must not depend on which of its sizes comes first.
+        let largest = largest_of_class(request);
+        let asks = largest.bytes >= TREES_BYTES_MIN && self.forests.has_mesh();
+        let forest = asks.then(|| self.forest(&largest)).flatten();
+        let limits = self.limits(self.geometry.slot_bytes);
+        let means = Means { limits, forest: forest.as_ref() };
+        let moved = Moved { by_device: false, stores: limits.stores };
+        let way = self.ways.get(request, || model.way(request, &means, moved))?;
+        means.plan(request, way).map(Some)
     }
 
     /// The trees along which a collective goes, where settings ask for them and the machine has
@@ -212,10 +249,12 @@ impl ProcessState {
         match self.geometry.algorithm {
             Algorithms::Trees => candidates.len() - 1,
             Algorithms::Table => 0,
-            Algorithms::Auto => self.forests.model(&self.geometry).map_or(0, |model| {
-                let stores = self.limits(self.geometry.slot_bytes).stores;
-                model.choose(candidates, Moved { by_device: false, stores })
-            }),
+            Algorithms::Auto | Algorithms::Model => {
+                self.forests.model(&self.geometry).map_or(0, |model| {
+                    let stores = self.limits(self.geometry.slot_bytes).stores;
+                    model.choose(candidates, Moved { by_device: false, stores })
+                })
+            }
         }
     }
 
@@ -225,7 +264,7 @@ impl ProcessState {
         match self.geometry.algorithm {
             Algorithms::Trees => true,
             Algorithms::Table => false,
-            Algorithms::Auto => {
+            Algorithms::Auto | Algorithms::Model => {
                 request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN && !joined()
             }
         }
@@ -272,8 +311,12 @@ impl ProcessState {
         let limits = self.geometry.limits(slot_bytes);
         let reached = self.all_reached();
         let nvlink = reached && self.nvlink.get().is_some_and(|joined| *joined);
-        let by_slots = reached && (nvlink || self.geometry.stores_always);
-        let store_blocks = if by_slots { limits.store_blocks } else { 0 };
+        let modelled = self.modelled_blocks.get().copied().unwrap_or(0);
+        let store_blocks = match reached {
+            true if nvlink || self.geometry.stores_always => limits.store_blocks,
+            true => modelled,
+            false => 0,
+        };
         let granted_bytes = match self.writes_registered_buffers() {
             true => self.geometry.granted_bytes,
             false => None,

@@ -4,13 +4,13 @@ use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
 use ringdove::communicator::pack_forest;
-use ringdove::cost::Moved;
+use ringdove::cost::{Means, Moved, TREES_BYTES_MIN, has_mesh, largest_of_class};
 use ringdove::plan::{
     Choice, Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern,
     PlanError, RingOrder, Side, candidates, select, select_packed,
 };
 use ringdove::topology::graph::NodeId;
-use ringdove::{ReduceOp, Settings};
+use ringdove::{ReduceOp, Settings, Stores};
 use std::sync::Arc;
 
 /// A draft, as the model reads it.
@@ -82,8 +82,6 @@ pub(super) fn forest(
     Ok(Some(Arc::new(forest)))
 }
 
-/// Below this, a communicator does not ask for trees.
-const TREES_BYTES_MIN: u64 = 64 << 10;
 /// Beyond this many ranks, `auto` tries one candidate only.
 const TRIED_RANKS_MAX: u32 = 64;
 /// Blocks that `auto` tries.
@@ -153,9 +151,20 @@ impl Job<'_> {
         Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
     }
 
-    /// What the library takes: the choice of its table, or, on one node where there are packed
-    /// trees and NVLink does not join each two GPUs, the plan that its model prefers.
+    /// What the library takes: the plan that its model prefers, where that chooses, and on one node
+    /// where there are packed trees and NVLink does not join each two GPUs; else the choice of its
+    /// table.
     fn chosen(&self, request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
+        if self.asks_model(limits)
+            && let Some(model) = self.scene.model(request.rank_count)
+        {
+            let largest = largest_of_class(request);
+            let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.scene.gpus);
+            let forest = (asks && self.ranks > 2).then(|| self.scene.forest(self.ranks)).flatten();
+            let means = Means { limits: *limits, forest: forest.as_ref() };
+            let moved = Moved { by_device: false, stores: limits.stores };
+            return means.plan(request, model.way(request, &means, moved)?);
+        }
         let asks = self.arguments.common.engine.0 == Engine::Proxy
             && self.arguments.stores()
             && !(limits.nvlink || limits.reproducible)
@@ -175,6 +184,17 @@ impl Job<'_> {
         let model = self.scene.model(request.rank_count);
         let nth = model.map_or(0, |model| model.choose(&all, moved));
         Ok(all.swap_remove(nth))
+    }
+
+    /// Does the cost model choose each all-reduce?
+    fn asks_model(&self, limits: &Limits) -> bool {
+        let is_one_node = self.ranks <= self.scene.machine.gpus_per_node() as u32;
+        self.arguments.model
+            && self.arguments.common.engine.0 == Engine::Proxy
+            && self.arguments.stores.0 == Stores::Auto
+            && is_one_node
+            && !limits.reproducible
+            && (2..=8).contains(&self.ranks)
     }
 
     /// The order in which a communicator's rings pass so many ranks of a node.
@@ -267,6 +287,10 @@ impl Job<'_> {
             nvlink,
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
+        };
+        let limits = match candidate.pattern == Pattern::Selected && self.asks_model(&limits) {
+            true => Limits { store_blocks: library.store_blocks, ..limits },
+            false => limits,
         };
         match (candidate.pattern, &self.forest) {
             (Pattern::Trees, Some(forest)) => {

@@ -4,7 +4,9 @@
 use super::Wanted;
 use clap::Args;
 use ringdove::communicator::pack_forest;
-use ringdove::cost::{Model, Moved, Prediction, Profile, spans};
+use ringdove::cost::{
+    Means, Model, Moved, Prediction, Profile, TREES_BYTES_MIN, has_mesh, largest_of_class, spans,
+};
 use ringdove::id::EngineKind;
 use ringdove::plan::{
     Choice, Collective, CollectiveRequest, Forest, Limits, RingOrder, candidates, select_packed,
@@ -47,8 +49,6 @@ pub(super) struct Where {
 const ROWS_MAX: usize = 64;
 /// Messages of a drawing, at most.
 const MESSAGES_MAX: usize = 4000;
-/// Bytes of trees from which communicators ask for them; see `RINGDOVE_ALGORITHM`.
-const TREES_BYTES_MIN: u64 = 64 << 10;
 
 /// A machine, as the communicator of its ranks sees it.
 struct Scene {
@@ -58,6 +58,8 @@ struct Scene {
     limits: Limits,
     moved: Moved,
     settings: Settings,
+    /// The model chooses each all-reduce.
+    modelled: bool,
 }
 
 /// A candidate and what it costs.
@@ -123,7 +125,13 @@ impl Where {
             .flatten();
         let stores = !by_device && settings.stores != Stores::Never;
         let few = (2..=8).contains(&per_node) && gpus.len() <= 64;
-        let by_slots = stores && few && (nvlink || settings.stores == Stores::Always);
+        let modelled = stores
+            && few
+            && self.nodes == 1
+            && settings.stores == Stores::Auto
+            && settings.algorithm == Algorithms::Model
+            && !settings.reproducible;
+        let by_slots = stores && few && (nvlink || modelled || settings.stores == Stores::Always);
         let limits = Limits {
             low_latency_bytes: if self.nodes == 1 { settings.low_latency_bytes } else { 0 },
             stores,
@@ -134,7 +142,8 @@ impl Where {
             reproducible: settings.reproducible,
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         };
-        Ok(Scene { model, gpus, per_node, limits, moved: Moved { by_device, stores }, settings })
+        let moved = Moved { by_device, stores };
+        Ok(Scene { model, gpus, per_node, limits, moved, settings, modelled })
     }
 
     /// The choice, or the candidate that is asked for; and what to say of all of them.
@@ -235,6 +244,9 @@ impl Scene {
         request: &CollectiveRequest,
     ) -> Result<(Vec<Candidate>, usize, bool), String> {
         let words = |error: ringdove::plan::PlanError| error.to_string();
+        if self.modelled && request.collective == Collective::AllReduce && request.bytes > 0 {
+            return self.of_model(request);
+        }
         let mut all = candidates(request, &self.limits).map_err(words)?;
         let in_rank_order = self.settings.reproducible && request.collective.reduces();
         let forest = (!in_rank_order).then(|| self.forest(request.collective)).flatten();
@@ -246,28 +258,53 @@ impl Scene {
         let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
         let taken = match self.settings.algorithm {
             Algorithms::Trees if has_trees => all.len() - 1,
-            Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
+            Algorithms::Auto | Algorithms::Model if has_trees && large && !self.limits.nvlink => {
                 self.model.choose(&all, self.moved)
             }
             _ => 0,
         };
-        let (chosen, from_table) = (all[taken].clone(), taken == 0);
+        let chosen = all[taken].clone();
+        self.costs(all, &chosen).map(|(all, nth)| (all, nth, taken == 0))
+    }
+
+    /// The same of an all-reduce that the model chooses.
+    fn of_model(
+        &self,
+        request: &CollectiveRequest,
+    ) -> Result<(Vec<Candidate>, usize, bool), String> {
+        let words = |error: ringdove::plan::PlanError| error.to_string();
+        let largest = largest_of_class(request);
+        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus) && self.gpus.len() > 2;
+        let forest = asks.then(|| self.forest(request.collective)).flatten();
+        let means = Means { limits: self.limits, forest: forest.as_ref() };
+        let way = self.model.way(request, &means, self.moved).map_err(words)?;
+        let chosen = means.plan(request, way).map_err(words)?;
+        let all = means.plans(request).map_err(words)?;
+        self.costs(all, &chosen).map(|(all, nth)| (all, nth, false))
+    }
+
+    /// Plans with their costs, the cheapest first, and which of them is `chosen`.
+    fn costs(&self, all: Vec<Choice>, chosen: &Choice) -> Result<(Vec<Candidate>, usize), String> {
         let costs = |choice: Choice| {
             let costs = self.model.predict(&choice, self.moved);
             costs.map(|costs| Candidate { choice, costs }).ok_or("no way between two ranks")
         };
         let mut all = all.into_iter().map(costs).collect::<Result<Vec<_>, _>>()?;
         all.sort_by(|a, b| a.costs.us.total_cmp(&b.costs.us));
-        let nth = all.iter().position(|candidate| candidate.choice == chosen);
-        Ok((all, nth.expect("it is one of them"), from_table))
+        let nth = all.iter().position(|candidate| candidate.choice == *chosen);
+        Ok((all, nth.expect("it is one of them")))
     }
 
     fn why(&self, candidates: &[Candidate], chosen: usize, from_table: bool) -> String {
         let best = candidates[0].choice.algorithm.name();
+        let is_all_reduce = candidates[0].choice.request.collective == Collective::AllReduce;
         let reason = match self.settings.algorithm {
             _ if from_table => "the table of selection has it (src/plan/selection.rs)",
             Algorithms::Trees => "RINGDOVE_ALGORITHM=trees asks for it",
-            Algorithms::Auto | Algorithms::Table => {
+            _ if self.modelled && is_all_reduce => {
+                "the model gives it the least time, for all sizes of its class"
+            }
+            Algorithms::Auto | Algorithms::Table | Algorithms::Model => {
                 "the model gives it at most 0.9 of the time of what the table of selection has"
             }
         };

@@ -1,0 +1,99 @@
+//! How an all-reduce of one node is done: of all plans that its ranks could run, by the one that
+//! costs least in the model.
+//!
+//! The model is asked once for each class of sizes, eight of them between a size and its double.
+//! What it prefers for the largest size of a class is taken for all of them.
+
+use super::{Model, Moved};
+use crate::plan::{
+    Algorithm, Choice, CollectiveRequest, Forest, GRANULE_BYTES, Limits, PlanError, candidates,
+    select_packed,
+};
+use crate::topology::machine::CLASS_GPU;
+use crate::topology::ranks::RankGpu;
+use std::sync::Arc;
+
+/// Classes between a size and its double.
+const CLASSES_OF_DOUBLE: u64 = 8;
+
+/// How an all-reduce goes, whatever its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// By which algorithm.
+    algorithm: Algorithm,
+    /// Over lanes of stores with slots.
+    stores: bool,
+}
+
+/// What the ranks of an all-reduce have.
+#[derive(Clone, Copy, Debug)]
+pub struct Means<'a> {
+    /// Their limits.
+    pub limits: Limits,
+    /// Trees that are packed into the links between their GPUs.
+    pub forest: Option<&'a Arc<Forest>>,
+}
+
+impl Way {
+    fn of(choice: &Choice) -> Self {
+        Self { algorithm: choice.algorithm, stores: choice.stores }
+    }
+}
+
+impl Means<'_> {
+    /// All plans; that of the table of selection comes first, that along trees last.
+    ///
+    /// # Errors
+    /// As [`candidates`].
+    pub fn plans(&self, request: &CollectiveRequest) -> Result<Vec<Choice>, PlanError> {
+        let mut all = candidates(request, &self.limits)?;
+        all.extend(self.forest.and_then(|it| select_packed(request, &self.limits, it).ok()));
+        Ok(all)
+    }
+
+    /// The plan that goes this way; where there is none, that of the table of selection.
+    ///
+    /// # Errors
+    /// As [`candidates`].
+    pub fn plan(&self, request: &CollectiveRequest, way: Way) -> Result<Choice, PlanError> {
+        let mut all = self.plans(request)?;
+        let nth = all.iter().position(|choice| Way::of(choice) == way).unwrap_or(0);
+        Ok(all.swap_remove(nth))
+    }
+}
+
+/// From so many bytes on, packed trees are among the plans.
+pub const TREES_BYTES_MIN: u64 = 64 << 10;
+
+/// May trees beat two hops? They do where NVLinks lead from GPU to GPU: NVSwitches give each two
+/// GPUs the whole rate, of which two hops leave nothing.
+pub fn has_mesh(gpus: &[RankGpu]) -> bool {
+    gpus.iter().flat_map(|gpu| &gpu.nvlinks).any(|links| links.class == CLASS_GPU)
+}
+
+/// The largest request of the class of this one.
+pub fn largest_of_class(request: &CollectiveRequest) -> CollectiveRequest {
+    let bytes = request.bytes;
+    let doubled = bytes.checked_next_power_of_two().unwrap_or(0);
+    let step = (doubled / 2 / CLASSES_OF_DOUBLE).max(GRANULE_BYTES);
+    CollectiveRequest { bytes: bytes.checked_next_multiple_of(step).unwrap_or(bytes), ..*request }
+}
+
+impl Model {
+    /// The way that costs least, for all requests of a class.
+    ///
+    /// # Errors
+    /// As [`candidates`].
+    pub fn way(
+        &self,
+        request: &CollectiveRequest,
+        means: &Means<'_>,
+        moved: Moved,
+    ) -> Result<Way, PlanError> {
+        let all = means.plans(&largest_of_class(request))?;
+        let cost = |choice: &Choice| self.predict(choice, moved).map_or(f64::MAX, |it| it.us);
+        let costs = all.iter().map(cost).enumerate();
+        let best = costs.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(nth, _)| nth);
+        Ok(Way::of(&all[best]))
+    }
+}
