@@ -15,9 +15,18 @@
 #pragma once
 
 #include "executor.cuh"
+#include "task.cuh"
 #include "task_attention.cuh"
 #include "task_matrix.cuh"
 #include "task_rows.cuh"
+
+// Calls the user's function with this number; 0: there is none. Programs with such functions bring
+// another definition (`src/program/function.rs`), before which this one gives way when they are
+// linked.
+extern "C" __device__ ringdove::u32 ringdove_user_task(ringdove::u32 function,
+                                                       const ringdove::ProgramTask* task,
+                                                       ringdove::u64 iteration,
+                                                       const float* parameters);
 
 namespace ringdove {
 
@@ -28,6 +37,8 @@ struct ProgramShared {
     ProgramTask task;
     // Thread 0 says: no more iterations.
     u32 is_over;
+    // Where the stamp of the present step goes; 0: nowhere.
+    u64 stamp;
     float shares[THREADS_MAX];
 };
 
@@ -99,6 +110,9 @@ private:
             for (u32 step = 0; step < own.block.count; ++step) {
                 const u32 number =
                     is_resident ? step_number(step) : arguments.first_task + ptx::block_index();
+                if (is_leader) {
+                    own.stamp = is_resident ? stamp_address(step, iteration) : 0;
+                }
                 if (!run_step(number, iteration, is_resident)) {
                     return;
                 }
@@ -123,7 +137,9 @@ private:
         // The record was stored by several threads, and thread 0 needs it to wait.
         ptx::converge_warp();
         if (is_leader && is_resident) {
+            stamp(__builtin_offsetof(ProgramStamp, came_ns));
             wait_for_counters(number, iteration);
+            stamp(__builtin_offsetof(ProgramStamp, began_ns));
         }
         if (any_failed()) {
             return false;
@@ -137,6 +153,9 @@ private:
             // `wait_or_record` of whoever waits for the counter.
             ptx::fence_acquire_release_system();
             ptx::fetch_add_relaxed_gpu_u64(counter(own.task.raises), 1);
+        }
+        if (is_leader) {
+            end_stamp(number, iteration);
         }
         // The record is the next task's from here on.
         ptx::converge_warp();
@@ -192,6 +211,10 @@ private:
                 return run_report(context);
             case TaskKind::Collective:
                 return run_collective();
+            case TaskKind::Keep:
+                return run_keep(context, iteration);
+            case TaskKind::User:
+                return run_user(context, iteration);
             default:
                 refuse(PlanFault::OpCode, u64(TaskKind::Collective), own.task.kind);
         }
@@ -207,7 +230,43 @@ private:
         }
     }
 
+    // All threads: what the user's function does.
+    RINGDOVE_INLINE void run_user(const TaskContext& context, u64 iteration) {
+        const u32 function = own.task.expression;
+        if (ringdove_user_task(function, &own.task, iteration,
+                               reinterpret_cast<const float*>(context.parameters)) == 0) {
+            refuse(PlanFault::OpCode, u64(TaskKind::User), function);
+        }
+        // The function may have divided warps.
+        ptx::converge_warp();
+    }
+
     // From here on, thread 0 alone.
+
+    RINGDOVE_INLINE u64 stamp_address(u32 step, u64 iteration) const {
+        const u32 capacity = own.header.stamp_capacity;
+        if (capacity == 0) {
+            return 0;
+        }
+        const u64 place = (iteration * own.block.count + step) % capacity;
+        return own.header.stamps +
+               (static_cast<u64>(ptx::block_index()) * capacity + place) * sizeof(ProgramStamp);
+    }
+
+    RINGDOVE_INLINE void stamp(u32 field) const {
+        if (own.stamp != 0) {
+            ptx::store<u64>(own.stamp + field, ptx::global_time_ns());
+        }
+    }
+
+    // The last word of it makes it count.
+    RINGDOVE_INLINE void end_stamp(u32 number, u64 iteration) const {
+        if (own.stamp != 0) {
+            ptx::store<u32>(own.stamp + __builtin_offsetof(ProgramStamp, task), number);
+            ptx::store<u64>(own.stamp + __builtin_offsetof(ProgramStamp, iteration), iteration);
+            stamp(__builtin_offsetof(ProgramStamp, ended_ns));
+        }
+    }
 
     RINGDOVE_INLINE void load_image(const ProgramArguments& arguments) {
         state.place = {0, 0, 0, 0, 0};

@@ -29,6 +29,8 @@ enum class TaskKind : u32 {
     Attention = 11,
     Report = 12,
     Collective = 13,
+    User = 14,
+    Keep = 15,
 };
 
 enum class Instruction : u32 {
@@ -108,6 +110,18 @@ struct ProgramHeader {
     u64 counters;
     u64 state;
     u64 mailbox;
+    u64 stamps;
+    u32 stamp_capacity;
+    u32 reserved;
+};
+
+struct ProgramStamp {
+    u32 task;
+    u32 reserved;
+    u64 iteration;
+    u64 came_ns;
+    u64 began_ns;
+    u64 ended_ns;
 };
 
 struct ProgramState {

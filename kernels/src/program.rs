@@ -69,6 +69,12 @@ pub enum TaskKind {
     Report = 12,
     /// A collective: `option` is the number of the call. It runs on every service block.
     Collective = 13,
+    /// A user's device function (`kernels/cuda/task.cuh`): the one with the number that stands in
+    /// `expression`. All other fields are its own.
+    User = 14,
+    /// After every `inner` iterations, copies operand 1 to operand 0, of which there are `option`
+    /// places, taken in turn; the address of operand 2 is the distance from one to the next.
+    Keep = 15,
 }
 
 /// An instruction of an expression: this code, and above it (from bit 32) a number.
@@ -151,7 +157,7 @@ pub struct ProgramTask {
     pub option: u32,
     /// By number.
     pub operands: [TaskOperand; TASK_OPERANDS],
-    /// Number of the first instruction of its expression.
+    /// Number of the first instruction of its expression; of a user's task, of its function.
     pub expression: u32,
     /// Instructions of it; 0: the value as it is.
     pub expression_length: u32,
@@ -218,6 +224,31 @@ pub struct ProgramHeader {
     pub state: u64,
     /// Device address of the [`Mailbox`].
     pub mailbox: u64,
+    /// Of the [`ProgramStamp`]s: a ring for each block, one behind the other; 0: none are taken.
+    pub stamps: u64,
+    /// Stamps of each ring.
+    pub stamp_capacity: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// When a block ran a task, by the clock that all blocks of a GPU share. A block's step `s` of
+/// iteration `i` is at `(i * steps + s)` modulo the capacity of its ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct ProgramStamp {
+    /// Its number.
+    pub task: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Of this iteration.
+    pub iteration: u64,
+    /// The block came to it, and began to wait.
+    pub came_ns: u64,
+    /// It began: its counters were complete.
+    pub began_ns: u64,
+    /// It ended, and had raised its counter. 0: no stamp, or not yet.
+    pub ended_ns: u64,
 }
 
 /// What the blocks share, in device memory; zero before the first launch.
@@ -289,5 +320,6 @@ pub struct ProgramArguments {
 const _: () = {
     assert!(size_of::<ProgramTask>() == 128);
     assert!(size_of::<ProgramWait>() == 16);
+    assert!(size_of::<ProgramStamp>() == 40);
     assert!(size_of::<ProgramState>().is_multiple_of(8));
 };

@@ -63,6 +63,10 @@ pub const WINDOW_ENTRIES: [&str; 2] = ["window_copy", "window_call"];
 /// `test_calls`. For tests.
 pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");
 
+/// Users' own tasks of resident programs (`kernels/cuda/test_task.cu`), functions `test_largest`
+/// and `test_late`. For tests.
+pub const TEST_TASK: &str = include_str!("../ptx/test_task.ptx");
+
 /// Pushes descriptors from all threads (`kernels/cuda/test_push.cu`), entry `test_push`. For tests.
 pub const TEST_PUSH: &str = include_str!("../ptx/test_push.ptx");
 

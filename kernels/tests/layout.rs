@@ -26,8 +26,8 @@ use ringdove_kernels::port::Port;
 use ringdove_kernels::program::{
     EXPRESSION_DEPTH, ITERATIONS_AT_ONCE, Instruction, MAILBOX_ITERATIONS, Mailbox, NO_COUNTER,
     PARAMETERS, PROGRAM_MAGIC, ProgramArguments, ProgramBlock, ProgramHeader, ProgramMode,
-    ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS, TASK_OPERANDS, TaskKind,
-    TaskOperand,
+    ProgramStamp, ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS, TASK_OPERANDS,
+    TaskKind, TaskOperand,
 };
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use ringdove_kernels::window::{WINDOW_MOVE, WINDOW_SIGNAL, WINDOW_WAIT, WindowCall};
@@ -410,7 +410,9 @@ fn program(text: &mut String) {
         ScatterAdd,
         Attention,
         Report,
-        Collective
+        Collective,
+        User,
+        Keep
     );
     codes!(
         text,
@@ -471,8 +473,12 @@ fn program(text: &mut String) {
         calls,
         counters,
         state,
-        mailbox
+        mailbox,
+        stamps,
+        stamp_capacity,
+        reserved
     );
+    layout!(text, ProgramStamp, task, reserved, iteration, came_ns, began_ns, ended_ns);
     layout!(text, ProgramState, released, stop_at, ended, parameters);
     layout!(text, Mailbox, granted, stop, done, reserved, parameters, results);
     layout!(

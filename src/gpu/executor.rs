@@ -209,7 +209,7 @@ impl Drop for Unloaded {
 }
 
 /// Major and minor version of what a context's GPU can do.
-fn compute_capability(context: &CudaContext) -> Result<(i32, i32)> {
+pub(super) fn compute_capability(context: &CudaContext) -> Result<(i32, i32)> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,

@@ -45,12 +45,21 @@ impl<Parameter: Pod> Kernels<Parameter> {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
     pub fn load(context: &Arc<CudaContext>, text: &str, entries: &[&str]) -> Result<Self> {
-        let current = Current::bind(context)?;
         let text = CString::new(text).expect("the device code holds no NUL");
+        Self::load_image(context, text.as_bytes_with_nul(), entries)
+    }
+
+    /// As [`Self::load`], of text that ends with NUL, or of an image that the linker has made.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_image(context: &Arc<CudaContext>, image: &[u8], entries: &[&str]) -> Result<Self> {
+        let current = Current::bind(context)?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: the code ends with NUL and outlives the call, and the context is current.
+        // SAFETY: the image outlives the call, and says itself where it ends; the context is
+        // current.
         current.check("cuModuleLoadData", unsafe {
-            sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
+            sys::cuModuleLoadData(&mut module, image.as_ptr().cast())
         })?;
         let context = context.clone();
         let mut loaded = Self { context, module, functions: Vec::new(), parameter: PhantomData };

@@ -19,6 +19,7 @@ mod host;
 mod io;
 mod ipc;
 mod kernels;
+mod linked;
 mod memory;
 mod primary;
 mod queues;
@@ -44,6 +45,7 @@ pub(crate) use ipc::{
     Export, HANDLE_BYTES, Import, OPEN_CALL, is_not_shared, is_without_peer_access,
 };
 pub(crate) use kernels::Kernels;
+pub(crate) use linked::{Source, link};
 pub use memory::DeviceMemory;
 pub(crate) use memory::PinnedMemory;
 pub use primary::{CallersContext, open_current_device};

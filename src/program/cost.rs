@@ -22,7 +22,7 @@ const COLLECTIVE_BYTES_PER_NS: u64 = 10;
 
 /// The nominal time of a task.
 pub fn task_ns(task: &Task, operator: &Operator) -> u64 {
-    let bytes: u64 = accesses(task.kind, &task.operands, &operator.expression)
+    let bytes: u64 = accesses(task, operator)
         .map(|access| {
             let length = |range: (u32, u32)| u64::from(range.1 - range.0);
             length(access.area.rows) * length(access.area.columns) * ELEMENT_BYTES

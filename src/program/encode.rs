@@ -1,6 +1,6 @@
 //! From a verified program to the image that the kernel reads (`ringdove_kernels::program`).
 
-use super::plan::Program;
+use super::plan::{Kept, Program};
 use super::task::Task;
 use super::tensor::{ELEMENT_BYTES, TensorId, View};
 use bytemuck::bytes_of;
@@ -18,6 +18,8 @@ const ALIGN: usize = 256;
 pub(super) struct Layout {
     /// Of each tensor.
     pub tensors: Vec<usize>,
+    /// Of each tensor that is kept: the first place, and the distance to the next.
+    pub kept: Vec<(usize, usize)>,
     /// Of the [`ProgramState`].
     pub state: usize,
     /// Of the image, whose first part is its header.
@@ -38,6 +40,14 @@ impl Layout {
             offset
         };
         let tensors = program.tensors.iter().map(|tensor| place(tensor.bytes() as usize)).collect();
+        let mut keep = |kept: &Kept, TensorId(tensor): &TensorId| {
+            let bytes = program.tensors[*tensor as usize].bytes() as usize;
+            let distance = bytes.next_multiple_of(ALIGN);
+            (place(distance * kept.places() as usize), distance)
+        };
+        let kept = program.kept.iter();
+        let kept = kept.flat_map(|kept| kept.tensors.iter().map(move |one| (kept, one)));
+        let kept = kept.map(|(kept, one)| keep(kept, one)).collect();
         let counters = place(program.counters as usize * 8);
         let state = place(size_of::<ProgramState>());
         let image = place(size_of::<ProgramHeader>());
@@ -53,7 +63,7 @@ impl Layout {
             place(instructions * size_of::<u64>()),
             place(program.service.len() * size_of::<CallArguments>()),
         ];
-        Self { tensors, state, image, bytes: end.max(1), counters, tables }
+        Self { tensors, kept, state, image, bytes: end.max(1), counters, tables }
     }
 
     /// Device address of a tensor, in memory that begins at `base`.
@@ -75,6 +85,8 @@ pub(super) struct Start<'a> {
     pub calls: &'a [CallArguments],
     /// Blocks that run them.
     pub service_blocks: u32,
+    /// Device address of the rings of stamps, and stamps of each; 0 where none are taken.
+    pub stamps: (u64, u32),
 }
 
 /// The image, to be copied to `layout.image`.
@@ -97,6 +109,9 @@ pub(super) fn encode(program: &Program, layout: &Layout, start: &Start<'_>) -> V
         counters: address(layout.counters),
         state: address(layout.state),
         mailbox: start.mailbox,
+        stamps: start.stamps.0,
+        stamp_capacity: start.stamps.1,
+        reserved: 0,
     };
     let mut image = Image { bytes: vec![0; layout.bytes - layout.image], first: layout.image };
     image.put(layout.image, &header);
@@ -157,7 +172,13 @@ impl Image {
             let operator = &program.operators[task.operator as usize];
             let mut record = record(task, layout, start.base);
             (record.waits, record.wait_count) = (wait, task.waits.len() as u32);
-            record.expression = expressions[task.operator as usize];
+            record.expression = match &operator.user {
+                Some(call) => call.function,
+                None => expressions[task.operator as usize],
+            };
+            if task.kind == TaskKind::Keep {
+                keep(&mut record, task, program, layout);
+            }
             record.expression_length = operator.expression.len() as u32;
             if task.kind == TaskKind::Collective {
                 let call = program.service.iter().position(|&one| one as usize == number);
@@ -206,6 +227,18 @@ fn record(task: &Task, layout: &Layout, base: u64) -> ProgramTask {
         value: task.value.to_bits(),
         ..ProgramTask::default()
     }
+}
+
+/// Where a tile that is kept goes: as it lies in its tensor.
+fn keep(record: &mut ProgramTask, task: &Task, program: &Program, layout: &Layout) {
+    let view = task.operands[1].expect("a task that keeps has a tensor");
+    let kept = program.kept.as_ref().expect("or there were no such task");
+    let number = kept.tensors.iter().position(|&one| one == view.tensor);
+    let (first, distance) = layout.kept[number.expect("one of them")];
+    let [to, from, step, ..] = &mut record.operands;
+    *to = *from;
+    to.address = to.address - layout.tensors[view.tensor.0 as usize] as u64 + first as u64;
+    step.address = distance as u64;
 }
 
 fn operand(view: &View, layout: &Layout, base: u64) -> TaskOperand {

@@ -47,6 +47,14 @@ pub enum ProgramError {
         /// Its name.
         operator: String,
     },
+    /// A user's function cannot be called.
+    #[error("function '{function}': {what}")]
+    Function {
+        /// Its name.
+        function: String,
+        /// What is wrong.
+        what: String,
+    },
     /// A count is out of range.
     #[error("{what}: expected {expected}, seen {seen}")]
     Count {

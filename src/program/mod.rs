@@ -32,19 +32,38 @@
 //! [`Resident::start`] and [`Resident::pause`] no driver call is made. At most two iterations are
 //! under way at a time: blocks that have ended one go on with the next.
 //!
+//! # Users' own tasks
+//!
+//! [`Graph::user`] calls a [`Function`] for each tile: a device function in a PTX module, whichever
+//! compiler has made it, with the signature that stands in `kernels/cuda/task.cuh`. When the
+//! program is prepared, the driver's linker joins the modules with the kernel; the image is kept in
+//! the process, and found again by its content. The verifier believes what the graph says of the
+//! operands. A function that does not return holds its block: tasks that wait for it end with its
+//! name, but nothing takes it off the GPU, and where no task waits the host's wait does not end.
+//!
+//! # After a failure
+//!
+//! [`Graph::keep`] names tensors whose values tasks copy aside after every so many iterations, to
+//! places that are taken in turn. [`Resident::stop`] ends the kernel of a program that has failed;
+//! [`Resident::kept`] says which states are complete then, and [`Resident::read_kept`] reads them.
+//!
+//! # Time stamps
+//!
+//! With [`Options::stamps`] each block writes when it came to a task, began it and ended it, into a
+//! ring of its own; [`Resident::stamps`] and [`Resident::trace`] read them while it does not run.
+//!
 //! # What is planned
 //!
 //! Everything computes in f32, with one thread for each value of a matrix product: f16 and bf16,
 //! shared memory and tensor cores are *planned*, as are backward passes of attention, put, signal
-//! and wait as tasks (collectives other than all-reduce, too), users' own tasks from PTX, memory
-//! that is used again where lifetimes permit, zero copy from the program's memory, time stamps of
-//! tasks, and the state of the last iteration that was done after a failure. Times of
-//! [`explain`] are nominal.
+//! and wait as tasks (collectives other than all-reduce, too), memory that is used again where
+//! lifetimes permit, and zero copy from the program's memory. Times of [`explain`] are nominal.
 
 mod cost;
 mod encode;
 mod error;
 mod expression;
+mod function;
 mod graph;
 pub mod network;
 mod plan;
@@ -57,9 +76,10 @@ pub use crate::error::TaskName;
 pub use cost::{Slot, explain, timeline};
 pub use error::{ProgramError, Refusal, RefusalKind};
 pub use expression::Expression;
-pub use graph::{Graph, TileSize};
-pub use plan::Program;
-pub use runtime::{Driven, Options, Resident};
+pub use function::{Function, Use, UserCall, UserOperand, UserTask};
+pub use graph::{Cut, Graph, TileSize};
+pub use plan::{Kept, Program};
+pub use runtime::{Driven, Options, Resident, Stamp};
 pub use task::{Access, Operator, Task, Wait};
 pub use tensor::{Area, Element, Origin, Tensor, TensorId, View};
 pub use verify::{Verified, verify, verify_same};

@@ -10,6 +10,7 @@
 
 use super::cost::task_ns;
 use super::error::ProgramError;
+use super::function::Function;
 use super::graph::Graph;
 use super::task::{Access, Operator, Task, Wait, accesses};
 use super::tensor::{Tensor, TensorId};
@@ -40,6 +41,39 @@ pub struct Program {
     pub threads: u32,
     /// Results of an iteration.
     pub results: u32,
+    /// Users' functions, by number.
+    pub functions: Vec<Function>,
+    /// What is kept for the time after a failure.
+    pub kept: Option<Kept>,
+}
+
+/// Tensors whose values are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// After every so many iterations.
+    pub every: u32,
+    /// Which ones.
+    pub tensors: Vec<TensorId>,
+}
+
+impl Kept {
+    /// How many states there is room for. Two iterations are under way at a time, and may be
+    /// writing: two states if each iteration has one, else one. One more is the last that is
+    /// complete. Another rank may be behind by two iterations if a collective is in each, so the
+    /// states before it stay, as many as two iterations have.
+    pub fn places(&self) -> u32 {
+        if self.every == 1 { 5 } else { 3 }
+    }
+
+    /// Those of them that nobody writes.
+    pub(super) fn complete(&self) -> u32 {
+        if self.every == 1 { 3 } else { 2 }
+    }
+
+    /// The place of the state after so many iterations.
+    pub(super) fn place(&self, iterations: u64) -> u64 {
+        iterations / u64::from(self.every) % u64::from(self.places())
+    }
 }
 
 /// A set of operators.
@@ -78,7 +112,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`ProgramError::Count`] for a number of blocks, threads or operators that is out of range.
-    pub fn plan(self, blocks: u32, threads: u32) -> Result<Program, ProgramError> {
+    pub fn plan(mut self, blocks: u32, threads: u32) -> Result<Program, ProgramError> {
         let fault = |what, expected: String, seen: usize| ProgramError::Count {
             what,
             expected,
@@ -91,11 +125,12 @@ impl Graph {
             let expected = format!("a multiple of 32, to {THREADS_MAX}");
             return Err(fault("threads", expected, threads as usize));
         }
+        self.add_keeping()?;
         if self.operators.is_empty() || self.operators.len() > OPERATORS_MAX {
             return Err(fault("operators", format!("1 to {OPERATORS_MAX}"), self.operators.len()));
         }
         let results = self.results();
-        let Self { tensors, operators, mut tasks, .. } = self;
+        let Self { tensors, operators, mut tasks, functions, kept, .. } = self;
         let service: Vec<u32> = (0u32..)
             .zip(&tasks)
             .filter_map(|(number, task)| (task.kind == TaskKind::Collective).then_some(number))
@@ -114,7 +149,18 @@ impl Graph {
         }
         let blocks = assign(&operators, &tasks, &dependencies, blocks as usize);
         let counters = operators.len() as u32;
-        Ok(Program { tensors, operators, tasks, blocks, service, counters, threads, results })
+        Ok(Program {
+            tensors,
+            operators,
+            tasks,
+            blocks,
+            service,
+            counters,
+            threads,
+            results,
+            functions,
+            kept,
+        })
     }
 }
 
@@ -124,7 +170,7 @@ fn operator_accesses(operators: &[Operator], tasks: &[Task]) -> Vec<Vec<Access>>
         let mut all: Vec<Access> = Vec::new();
         let own = &tasks[operator.tasks.0 as usize..operator.tasks.1 as usize];
         for task in own {
-            for access in accesses(task.kind, &task.operands, &operator.expression) {
+            for access in accesses(task, operator) {
                 let same = all
                     .iter_mut()
                     .find(|known| known.tensor == access.tensor && known.writes == access.writes);

@@ -1,6 +1,7 @@
 //! Tasks: what one block does in one go, on one tile; and what they read and write.
 
 use super::expression::Expression;
+use super::function::UserCall;
 use super::tensor::{Area, TensorId, View};
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::program::{TASK_OPERANDS, TaskKind};
@@ -53,7 +54,7 @@ pub struct Access {
 /// Operands that tasks of a kind write, besides those that their expressions store.
 fn written(kind: TaskKind) -> &'static [usize] {
     match kind {
-        TaskKind::Elementwise | TaskKind::Report => &[],
+        TaskKind::Elementwise | TaskKind::Report | TaskKind::User | TaskKind::Keep => &[],
         TaskKind::CrossEntropy => &[0, 3],
         TaskKind::Norm => &[0, 4],
         _ => &[0],
@@ -63,9 +64,9 @@ fn written(kind: TaskKind) -> &'static [usize] {
 /// Operands that they read, besides those that their expressions load.
 fn read(kind: TaskKind) -> &'static [usize] {
     match kind {
-        TaskKind::Elementwise => &[],
+        TaskKind::Elementwise | TaskKind::User => &[],
         TaskKind::Matrix => &[1, 2, 3],
-        TaskKind::Reduce | TaskKind::Softmax | TaskKind::Report => &[1],
+        TaskKind::Reduce | TaskKind::Softmax | TaskKind::Report | TaskKind::Keep => &[1],
         TaskKind::SoftmaxBackward | TaskKind::CrossEntropy | TaskKind::Gather => &[1, 2],
         TaskKind::Norm | TaskKind::Attention => &[1, 2, 3],
         TaskKind::NormBackward => &[1, 2, 3, 4],
@@ -74,17 +75,16 @@ fn read(kind: TaskKind) -> &'static [usize] {
     }
 }
 
-/// What a task of this kind does with its operands.
-pub(super) fn accesses(
-    kind: TaskKind,
-    operands: &[Option<View>; TASK_OPERANDS],
-    expression: &Expression,
-) -> impl Iterator<Item = Access> {
-    let reads = read(kind).iter().copied().chain(expression.loads()).map(|number| (number, false));
-    let writes =
-        written(kind).iter().copied().chain(expression.stores()).map(|number| (number, true));
+/// What a task of this operator does with its operands.
+pub(super) fn accesses(task: &Task, operator: &Operator) -> impl Iterator<Item = Access> {
+    let (kind, expression) = (task.kind, &operator.expression);
+    let of_user = |list: fn(&UserCall) -> &[usize]| operator.user.as_ref().map_or(&[][..], list);
+    let reads = read(kind).iter().chain(of_user(|user| &user.reads)).copied();
+    let writes = written(kind).iter().chain(of_user(|user| &user.writes)).copied();
+    let reads = reads.chain(expression.loads()).map(|number| (number, false));
+    let writes = writes.chain(expression.stores()).map(|number| (number, true));
     reads.chain(writes).filter_map(move |(number, writes)| {
-        let view = operands[number].as_ref()?;
+        let view = task.operands[number].as_ref()?;
         Some(Access { tensor: view.tensor, area: view.area, writes })
     })
 }
@@ -100,6 +100,8 @@ pub struct Operator {
     pub tasks: (u32, u32),
     /// How a collective combines; `None` for all others.
     pub reduction: Option<ReduceOp>,
+    /// Of an operator whose tiles call a user's function.
+    pub user: Option<UserCall>,
 }
 
 impl Operator {

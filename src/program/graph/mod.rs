@@ -3,14 +3,18 @@
 //! it.
 
 mod tiles;
+mod user;
 
 use super::error::ProgramError;
 use super::expression::Expression;
+use super::function::Function;
+use super::plan::Kept;
 use super::task::{Operator, Task};
 use super::tensor::{Element, Origin, Tensor, TensorId, View};
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::program::{NO_COUNTER, PARAMETERS, RESULTS, TASK_OPERANDS, TaskKind};
-use tiles::{Cut, Whole};
+pub use tiles::Cut;
+use tiles::Whole;
 
 /// The largest tile, in rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Graph {
     pub(super) tensors: Vec<Tensor>,
     pub(super) operators: Vec<Operator>,
     pub(super) tasks: Vec<Task>,
+    pub(super) functions: Vec<Function>,
+    pub(super) kept: Option<Kept>,
     tile: TileSize,
     results: u32,
 }
@@ -417,6 +423,7 @@ impl Graph {
             value: 0.0,
             expression: Expression::new(),
             reduction: None,
+            user: None,
         }
     }
 

@@ -3,14 +3,15 @@
 use super::{Graph, Result, TileSize};
 use crate::program::error::ProgramError;
 use crate::program::expression::Expression;
+use crate::program::function::UserCall;
 use crate::program::task::{Operator, Task, accesses};
 use crate::program::tensor::{Element, Tensor, View};
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::program::{TASK_OPERANDS, TaskKind};
 
 /// Which columns or rows of an operand a tile has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
     /// The tile's rows and columns.
     Both,
     /// The tile's rows, and all columns.
@@ -33,6 +34,7 @@ pub(super) struct Whole<'a> {
     pub value: f32,
     pub expression: Expression,
     pub reduction: Option<ReduceOp>,
+    pub user: Option<UserCall>,
 }
 
 impl Graph {
@@ -74,7 +76,8 @@ impl Graph {
                     whole.kind,
                     TaskKind::CrossEntropy | TaskKind::Gather | TaskKind::ScatterAdd
                 );
-            if (element == Element::U32) != are_numbers {
+            let takes_all = matches!(whole.kind, TaskKind::User | TaskKind::Keep);
+            if !takes_all && (element == Element::U32) != are_numbers {
                 let what = format!("operand {number} has elements of another type");
                 return Err(ProgramError::View { operator: name.to_owned(), what });
             }
@@ -101,8 +104,8 @@ impl Graph {
             }
         }
         let tasks = (first, self.tasks.len() as u32);
-        let Whole { expression, reduction, .. } = whole;
-        let operator = Operator { name: name.to_owned(), expression, tasks, reduction };
+        let Whole { expression, reduction, user, .. } = whole;
+        let operator = Operator { name: name.to_owned(), expression, tasks, reduction, user };
         let fits = self.tiles_are_apart(&operator);
         self.operators.push(operator);
         match fits {
@@ -114,9 +117,7 @@ impl Graph {
     /// Does no tile write what another one uses?
     fn tiles_are_apart(&self, operator: &Operator) -> bool {
         let tasks = &self.tasks[operator.tasks.0 as usize..operator.tasks.1 as usize];
-        let of = |task: &Task| -> Vec<_> {
-            accesses(task.kind, &task.operands, &operator.expression).collect()
-        };
+        let of = |task: &Task| -> Vec<_> { accesses(task, operator).collect() };
         if tasks.len() < 2 {
             return true;
         }

@@ -1,21 +1,27 @@
 //! A program on one rank: memory, mailbox, launches, and what is reported when it ends in failure.
 
+mod kept;
 mod mailbox;
 mod report;
+mod stamps;
 
 use super::encode::{Layout, SERVICE_BLOCKS_MAX, Start, encode};
+use super::function::dispatcher;
 use super::plan::Program;
+use super::task::Operator;
 use super::tensor::{ELEMENT_BYTES, Element, TensorId};
 use super::verify::Verified;
 use crate::communicator::{Communicator, ProgramCall, ResidentCalls};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, Kernels, OwnStream};
+use crate::gpu::{DeviceMemory, Kernels, OwnStream, Source, link};
 use cudarc::driver::CudaStream;
 use mailbox::HostMailbox;
 use ringdove_kernels::program::{
     MAILBOX_ITERATIONS, PARAMETERS, ProgramArguments, ProgramMode, TaskKind,
 };
 use ringdove_kernels::ptx;
+use stamps::Rings;
+pub use stamps::Stamp;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -44,6 +50,9 @@ pub struct Options {
     /// Blocks of this program's size that must find room on the GPU beside it: what the caller runs
     /// there at the same time.
     pub blocks_beside: u32,
+    /// Time stamps that each block keeps, of the tasks that it ran last: [`Resident::stamps`]. 0:
+    /// none are taken.
+    pub stamps: u32,
 }
 
 /// What may be called.
@@ -53,6 +62,8 @@ enum Phase {
     Paused,
     Running,
     Stopped,
+    /// The kernel has ended with a failure, amid an iteration.
+    Failed,
 }
 
 /// A program that is ready on one rank.
@@ -71,6 +82,7 @@ pub struct Resident<'c> {
     copies: OwnStream,
     kernels: Option<Kernels<ProgramArguments>>,
     memory: Option<DeviceMemory>,
+    stamps: Option<Rings>,
     mailbox: Option<HostMailbox>,
     phase: Phase,
     parameters: [f32; PARAMETERS],
@@ -109,12 +121,14 @@ impl<'c> Resident<'c> {
         let layout = Layout::of(&program);
         let memory = DeviceMemory::zeroed(context, layout.bytes)?;
         let mailbox = HostMailbox::new(context, program.results as usize)?;
-        let kernels = Kernels::load(context, ptx::PROGRAM, &[ptx::PROGRAM_ENTRY])?;
+        let kernels = load(communicator, &program)?;
         let calls = calls(&program, &layout, memory.address());
         let prepared = match options.driven {
             Driven::Resident => communicator.prepare_program(&calls, stream)?,
             Driven::Launches => ResidentCalls::default(),
         };
+        let blocks = prepared.blocks + program.blocks.len() as u32;
+        let stamps = Rings::new(context, blocks, options)?;
         let image = encode(
             &program,
             &layout,
@@ -123,9 +137,9 @@ impl<'c> Resident<'c> {
                 mailbox: mailbox.address(),
                 calls: &prepared.arguments,
                 service_blocks: prepared.blocks,
+                stamps: stamps.as_ref().map_or((0, 0), Rings::place),
             },
         );
-        let blocks = prepared.blocks + program.blocks.len() as u32;
         let threads = program.threads.max(prepared.threads).next_multiple_of(32);
         check_fit(&kernels, &prepared, (blocks, threads), options)?;
         memory.write(layout.image, &image)?;
@@ -140,6 +154,7 @@ impl<'c> Resident<'c> {
             copies: OwnStream::new(context)?,
             kernels: Some(kernels),
             memory: Some(memory),
+            stamps,
             mailbox: Some(mailbox),
             phase: Phase::Paused,
             parameters: [0.0; PARAMETERS],
@@ -183,6 +198,19 @@ impl<'c> Resident<'c> {
         let count = found.map_or(0, |found| found.bytes() / ELEMENT_BYTES) as usize;
         let offset = self.tensor(tensor, Element::F32, count)?;
         let mut values = vec![0f32; count];
+        self.memory().read(offset, bytemuck::cast_slice_mut(&mut values), &self.copies)?;
+        Ok(values)
+    }
+
+    /// As [`Self::read`], of a tensor of numbers.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn read_numbers(&self, tensor: &str) -> Result<Vec<u32>> {
+        let found = self.program.tensors.iter().find(|known| known.name == tensor);
+        let mut values =
+            vec![0u32; found.map_or(0, |found| found.bytes() / ELEMENT_BYTES) as usize];
+        let offset = self.tensor(tensor, Element::U32, values.len())?;
         self.memory().read(offset, bytemuck::cast_slice_mut(&mut values), &self.copies)?;
         Ok(values)
     }
@@ -301,13 +329,15 @@ impl<'c> Resident<'c> {
         Ok(())
     }
 
-    /// As [`Self::pause`], for good: tensors may be read, and nothing else.
+    /// As [`Self::pause`], for good: tensors may be read, and nothing else. Of a program that has
+    /// failed, this ends the kernel and gives the failure; what [`Self::kept`] names can be read
+    /// then.
     ///
     /// # Errors
     /// As [`Self::wait`].
     pub fn stop(&mut self) -> Result<()> {
         if self.phase == Phase::Running {
-            self.pause()?;
+            self.pause().inspect_err(|_| self.end_failed())?;
         }
         self.in_phase("stop", Phase::Paused)?;
         self.phase = Phase::Stopped;
@@ -358,13 +388,14 @@ impl<'c> Resident<'c> {
             Phase::Paused => "a program that does not run",
             Phase::Running => "a program that runs",
             Phase::Stopped => "one that was stopped",
+            Phase::Failed => "one that has failed",
         };
         Err(Error::argument(call, name(expected), name(self.phase)))
     }
 
     /// The offset of a tensor of so many elements.
     fn tensor(&self, name: &str, element: Element, count: usize) -> Result<usize> {
-        if self.phase == Phase::Running {
+        if matches!(self.phase, Phase::Running | Phase::Failed) {
             self.in_phase("access to a tensor", Phase::Paused)?;
         }
         let number = self.program.tensors.iter().position(|known| known.name == name);
@@ -429,6 +460,20 @@ impl<'c> Resident<'c> {
         Ok(())
     }
 
+    /// Ends the kernel: what was granted ends, or fails by its deadlines, or is aborted. False: it
+    /// does not end.
+    fn end_or_abort(&self) -> bool {
+        let limit = self.communicator.drop_timeout();
+        let deadline = Instant::now() + limit;
+        let is_asked = self.mailbox().set_stop(true).is_ok();
+        if is_asked && self.communicator.wait_for_launches(limit) {
+            return true;
+        }
+        self.communicator.abort("a resident program did not end");
+        let left = deadline.saturating_duration_since(Instant::now()).max(LOOK * 1000);
+        self.communicator.wait_for_launches(left)
+    }
+
     /// Ends the kernel: all granted iterations are done.
     fn end_launch(&mut self) -> Result<()> {
         if self.driven == Driven::Resident {
@@ -445,6 +490,32 @@ impl<'c> Resident<'c> {
         }
         Ok(())
     }
+}
+
+/// The kernel, with the users' functions of the program.
+fn load(communicator: &Communicator, program: &Program) -> Result<Kernels<ProgramArguments>> {
+    let (context, entries) = (communicator.context(), [ptx::PROGRAM_ENTRY]);
+    if program.functions.is_empty() {
+        return Kernels::load(context, ptx::PROGRAM, &entries);
+    }
+    let source = |name: &str, text: &str| Source { name: name.to_owned(), text: text.into() };
+    let mut sources = vec![
+        source("the kernel of programs", ptx::PROGRAM),
+        source("the calls of functions", &dispatcher(&program.functions)),
+    ];
+    for (number, function) in (0u32..).zip(&program.functions) {
+        let calls = |operator: &&Operator| {
+            operator.user.as_ref().is_some_and(|call| call.function == number)
+        };
+        let user = program.operators.iter().find(calls).map_or("nobody", |user| &user.name);
+        let name = format!("function {} of task '{user}'", function.name());
+        // A module that defines several functions is linked once.
+        if !sources.iter().any(|known| *known.text == *function.text()) {
+            sources.push(source(&name, function.text()));
+        }
+    }
+    let image = link(context, "users' functions of a program", &sources)?;
+    Kernels::load_image(context, &image, &entries)
 }
 
 /// The collectives, with the addresses of their tensors.
@@ -514,20 +585,12 @@ impl Drop for Resident<'_> {
         if self.phase != Phase::Running {
             return;
         }
-        // What was granted ends, or fails by its deadlines.
-        let limit = self.communicator.drop_timeout();
-        let deadline = Instant::now() + limit;
-        let is_asked = self.mailbox().set_stop(true).is_ok();
-        let mut ended = is_asked && self.communicator.wait_for_launches(limit);
-        if !ended {
-            self.communicator.abort("a resident program was dropped and did not end");
-            let left = deadline.saturating_duration_since(Instant::now()).max(LOOK * 1000);
-            ended = self.communicator.wait_for_launches(left);
-        }
+        let ended = self.end_or_abort();
         self.communicator.occupy(false);
         if !ended {
             tracing::error!("a resident program does not end, so its memory is leaked");
-            std::mem::forget((self.memory.take(), self.mailbox.take(), self.kernels.take()));
+            let memory = (self.memory.take(), self.mailbox.take(), self.stamps.take());
+            std::mem::forget((memory, self.kernels.take()));
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn named(error: Error, program: &Program, done: u64) -> Error {
     }))
 }
 
-fn place(program: &Program, task: u32) -> Option<TaskName> {
+pub(super) fn place(program: &Program, task: u32) -> Option<TaskName> {
     let record = program.tasks.get(task as usize)?;
     let operator = &program.operators[record.operator as usize];
     Some(TaskName { number: task, operator: operator.name.clone(), tile: task - operator.tasks.0 })

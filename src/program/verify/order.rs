@@ -48,8 +48,7 @@ fn by_tensor(rank: &Rank<'_>) -> Vec<Vec<Use>> {
     let program = rank.program;
     let mut all: Vec<Vec<Use>> = vec![Vec::new(); program.tensors.len()];
     for (task, record) in (0..).zip(&program.tasks) {
-        let expression = &program.operators[record.operator as usize].expression;
-        for access in accesses(record.kind, &record.operands, expression) {
+        for access in accesses(record, &program.operators[record.operator as usize]) {
             let Access { tensor: TensorId(tensor), area, writes } = access;
             all[tensor as usize].push(Use { task, area, writes });
         }
