@@ -108,6 +108,12 @@ fn functions_are_on_the_buses_behind_their_bridges() {
         let endpoints = places.iter().filter(|place| place.port == Port::Endpoint).count();
         let expected = machine.gpus.len() + machine.adapters.len() + machine.engines.len();
         assert_eq!(endpoints, expected + machine.nv_switches.len(), "{name}");
+        // fabric-lib reads the NUMA node of a bus from its device 0, which is one on real machines.
+        let first = |bus| places.iter().find(|p| p.address.bus == bus && p.address.device == 0);
+        for place in &places {
+            let first = first(place.address.bus).unwrap_or_else(|| panic!("{name}: {place:?}"));
+            assert_eq!(first.numa_node, place.numa_node, "{name}: {}", place.path);
+        }
     }
 }
 
