@@ -179,8 +179,8 @@ impl Branch<'_> {
     fn grow(&mut self, above: &str, bus: u8, port: Port, mut units: Vec<Unit>) {
         units.sort_by_key(Unit::range);
         let mut last = bus;
-        // Device 0 of a root's bus is the host bridge. On a switch's bus it is the first port, unless
-        // functions are there, which have the device numbers that they have.
+        // Device 0 of a root's bus is the host bridge. On a switch's bus it is the first port,
+        // unless functions are there, which have the device numbers that they have.
         let has_functions =
             units.iter().any(|unit| matches!(unit, Unit::Bus { bus: own, .. } if *own == bus));
         let first = u8::from(port == Port::Root || has_functions);

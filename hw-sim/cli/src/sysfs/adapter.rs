@@ -43,8 +43,8 @@ impl Tree<'_> {
         self.port(&format!("{own}/ports/1"), adapter, endpoint)
     }
 
-    /// The link of an interface's folder to its PCI function. It ends with the function's address, as
-    /// Linux makes it: programs read the address from the link itself.
+    /// The link of an interface's folder to its PCI function. It ends with the function's address,
+    /// as Linux makes it: programs read the address from the link itself.
     fn device(&self, folder: &str, adapter: &Adapter) -> Written {
         let target = format!("../../../{}", adapter.bus_id);
         symlink(target, self.root.join(folder).join("device"))
