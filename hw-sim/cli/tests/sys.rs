@@ -151,6 +151,6 @@ fn it_works_without_privileges() {
     }
     let output = test(&as_nobody);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    // 4 GPUs, an adapter, and a port above each of them.
-    assert_eq!(out, "1\n10\n65534\neth0\nlo\n", "{}\n{err}", output.status);
+    // 4 GPUs, an adapter, a port above each of them, and the bridges of 4 root complexes.
+    assert_eq!(out, "1\n14\n65534\neth0\nlo\n", "{}\n{err}", output.status);
 }

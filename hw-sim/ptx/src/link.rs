@@ -7,7 +7,7 @@
 //! | `.weak` definitions alone | the first |
 //! | `.common` variables alone | the largest |
 //! | `.extern` alone, used | an error; functions of the device runtime are there always |
-//! | `.extern .shared` alone | the launch's dynamic shared memory, as in one module |
+//! | `.extern .shared` alone | as in one module: the launch's memory, or a place of its size |
 //! | names without linkage | each input has its own; one that is taken gets the input's number |
 //! | a result that is declared and not defined | stays undefined: linkers see no prototypes |
 //!

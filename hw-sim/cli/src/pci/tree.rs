@@ -20,6 +20,8 @@ pub enum Port {
     Upstream = 5,
     /// One that leads down.
     Downstream = 6,
+    /// No port, but the root complex itself, as a function of its first bus: the host bridge.
+    Host = 9,
 }
 
 /// A function of the tree.
@@ -100,6 +102,7 @@ pub fn places(machine: &Description, is_taken: &dyn Fn(u8, u8) -> bool) -> Vec<P
         let above = format!("devices/pci{domain:04x}:{bus:02x}");
         let mut branch = Branch { domain, numa_node, placed: Vec::new(), is_taken };
         branch.grow(&above, bus, Port::Root, units);
+        branch.host_bridge(&above, bus);
         taken = branch.placed.iter().map(|place| place.address.bus).max();
         placed.extend(branch.placed);
     }
@@ -176,8 +179,12 @@ impl Branch<'_> {
     fn grow(&mut self, above: &str, bus: u8, port: Port, mut units: Vec<Unit>) {
         units.sort_by_key(Unit::range);
         let mut last = bus;
-        // Functions have the device numbers that they have; bridges come behind 0, where they are.
-        let mut next = BTreeMap::from([(bus, 1)]);
+        // Device 0 of a root's bus is the host bridge. On a switch's bus it is the first port,
+        // unless functions are there, which have the device numbers that they have.
+        let has_functions =
+            units.iter().any(|unit| matches!(unit, Unit::Bus { bus: own, .. } if *own == bus));
+        let first = u8::from(port == Port::Root || has_functions);
+        let mut next = BTreeMap::from([(bus, first)]);
         for unit in units {
             let Some([low, high]) = unit.range() else { continue };
             match unit {
@@ -201,6 +208,18 @@ impl Branch<'_> {
             }
             last = high;
         }
+    }
+
+    /// The root complex as a function of its own bus. Programs look there for its NUMA node, which
+    /// they take to be that of what hangs on the bus.
+    fn host_bridge(&mut self, above: &str, bus: u8) {
+        let address = PciBusId { domain: self.domain, bus, device: 0, function: 0 };
+        if self.placed.iter().any(|place| place.address == address) {
+            return;
+        }
+        let (port, numa_node) = (Port::Host, self.numa_node);
+        let path = String::new();
+        self.place(above, Place { address, path, port, buses: None, numa_node, pcie: None });
     }
 
     /// A bridge on a bus; gives its folder.

@@ -34,13 +34,20 @@ impl Tree<'_> {
                 ("board_id", &"virtual"),
             ],
         )?;
-        symlink("../..", self.root.join(&own).join("device"))?;
+        self.device(&own, adapter)?;
         self.class("infiniband", name, &own)?;
         let verbs = format!("{pci}/infiniband_verbs/{}", device_name(index));
         self.files(&verbs, &[("ibdev", name), ("abi_version", &1), ("dev", &"1:3")])?;
-        symlink("../..", self.root.join(&verbs).join("device"))?;
+        self.device(&verbs, adapter)?;
         self.class("infiniband_verbs", &device_name(index), &verbs)?;
         self.port(&format!("{own}/ports/1"), adapter, endpoint)
+    }
+
+    /// The link of an interface's folder to its PCI function. It ends with the function's address,
+    /// as Linux makes it: programs read the address from the link itself.
+    fn device(&self, folder: &str, adapter: &Adapter) -> Written {
+        let target = format!("../../../{}", adapter.bus_id);
+        symlink(target, self.root.join(folder).join("device"))
     }
 
     /// A class's link to a folder.
@@ -101,7 +108,7 @@ impl Tree<'_> {
                 ("mtu", &1500),
             ],
         )?;
-        symlink("../..", self.root.join(&own).join("device"))?;
+        self.device(&own, adapter)?;
         self.class("net", &name, &own)
     }
 

@@ -30,8 +30,9 @@ const NVIDIA: u16 = 0x10de;
 const NOBODY: u16 = 0;
 /// The product number of virtual adapters.
 const ADAPTER: u16 = 0x5241;
-/// Red Hat, whose number QEMU's bridges have, and its generic port.
+/// Red Hat, whose number QEMU's bridges have, its generic port and its host bridge.
 const BRIDGE: (u16, u16) = (0x1b36, 0x000c);
+const HOST_BRIDGE: (u16, u16) = (0x1b36, 0x0008);
 /// Made-up addresses of BARs: registers of GPUs, and their memory, 256 GiB apart. Engines come
 /// behind.
 const REGISTERS: u64 = 0xd000_0000;
@@ -140,8 +141,11 @@ impl Tree<'_> {
             self.function(switch.bus_id, identity, &[])?;
         }
         for place in self.places.values().filter(|place| place.port != Port::Endpoint) {
-            let (vendor, device) = BRIDGE;
-            self.function(place.address, Identity { vendor, device, class: 0x06_0400 }, &[])?;
+            let ((vendor, device), class) = match place.port {
+                Port::Host => (HOST_BRIDGE, 0x06_0000),
+                _ => (BRIDGE, 0x06_0400),
+            };
+            self.function(place.address, Identity { vendor, device, class }, &[])?;
         }
         self.nodes()
     }

@@ -30,6 +30,12 @@ fn the_tree_leads_from_adapters_to_pci() {
     let place = |path: &str| folder.path().join(path).canonicalize().unwrap();
     let adapter = place("class/infiniband/hwsim5/device");
     assert_eq!(adapter, place("bus/pci/devices/0000:94:00.0"));
+    for class in ["infiniband/hwsim5", "infiniband_verbs/uverbs5"] {
+        let link = folder.path().join(format!("class/{class}/device"));
+        let target = fs::read_link(&link).unwrap();
+        assert_eq!(target, Path::new("../../../0000:94:00.0"), "programs read it from the link");
+        assert_eq!(link.canonicalize().unwrap(), adapter);
+    }
     let gpu = place(&format!("bus/pci/devices/{}", machine.gpus[5].bus_id));
     assert_eq!(switch_of(&adapter), switch_of(&gpu), "below one switch");
 }
@@ -102,6 +108,12 @@ fn functions_are_on_the_buses_behind_their_bridges() {
         let endpoints = places.iter().filter(|place| place.port == Port::Endpoint).count();
         let expected = machine.gpus.len() + machine.adapters.len() + machine.engines.len();
         assert_eq!(endpoints, expected + machine.nv_switches.len(), "{name}");
+        // fabric-lib reads the NUMA node of a bus from its device 0, which is one on real machines.
+        let first = |bus| places.iter().find(|p| p.address.bus == bus && p.address.device == 0);
+        for place in &places {
+            let first = first(place.address.bus).unwrap_or_else(|| panic!("{name}: {place:?}"));
+            assert_eq!(first.numa_node, place.numa_node, "{name}: {}", place.path);
+        }
     }
 }
 

@@ -97,8 +97,8 @@ pub struct DecodeState<'m> {
     shared_places: HashMap<(String, u32), u64>,
     shared_cursor: LayoutCursor,
     uses_dynamic: bool,
-    /// The largest size that a dynamic variable was declared with.
-    dynamic_bytes: u64,
+    /// `.extern` variables that have a size of their own, from the end of those of fixed size on.
+    sized_cursor: LayoutCursor,
     /// Shared by the matrix instructions that have them.
     places: HashMap<Layout, Places>,
     /// A shared variable that could not be sized.
@@ -123,7 +123,7 @@ impl<'m> DecodeState<'m> {
             shared_places: HashMap::new(),
             shared_cursor: LayoutCursor::default(),
             uses_dynamic: false,
-            dynamic_bytes: 0,
+            sized_cursor: LayoutCursor::default(),
             places: HashMap::new(),
             failure: None,
             label_places: Vec::new(),
@@ -164,24 +164,35 @@ impl<'m> DecodeState<'m> {
                 return Some(0);
             }
         };
-        if variable.linkage == Linkage::Extern || bytes == 0 {
-            self.uses_dynamic = true;
-            self.dynamic_bytes = self.dynamic_bytes.max(bytes);
+        let is_extern = variable.linkage == Linkage::Extern;
+        self.uses_dynamic |= is_extern || bytes == 0;
+        if bytes == 0 {
             return Some(self.shared_bytes());
         }
+        // The first pass over the code has placed all of them: those behind begin where they will.
+        let begin = if is_extern { self.fixed_bytes() } else { 0 };
         let key = (variable.name.clone(), variable.line);
         if let Some(&offset) = self.shared_places.get(&key) {
-            return Some(offset);
+            return Some(begin + offset);
         }
-        let offset = self.shared_cursor.place(bytes, variable_align(variable));
+        let cursor = if is_extern { &mut self.sized_cursor } else { &mut self.shared_cursor };
+        let offset = cursor.place(bytes, variable_align(variable));
         self.shared_places.insert(key, offset);
-        Some(offset)
+        Some(begin + offset)
     }
 
-    /// Bytes of shared memory of fixed size; what is dynamic begins behind them.
-    fn shared_bytes(&self) -> u64 {
+    /// Bytes of the shared variables that are no `.extern` ones.
+    fn fixed_bytes(&self) -> u64 {
         let align = if self.uses_dynamic { DYNAMIC_ALIGN } else { 1 };
         self.shared_cursor.end.next_multiple_of(u64::from(align))
+    }
+
+    /// Bytes of shared memory whatever a launch asks for; what it asks for begins behind them. An
+    /// `.extern` variable with a size has it in any case, and a place of its own: compilers declare
+    /// several in one kernel. The last one reaches on into the launch's memory.
+    fn shared_bytes(&self) -> u64 {
+        let align = if self.uses_dynamic { DYNAMIC_ALIGN } else { 1 };
+        self.fixed_bytes() + self.sized_cursor.end.next_multiple_of(u64::from(align))
     }
 
     /// What lies where in the registers of a matrix.
@@ -307,8 +318,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     match shared.failure.take() {
         Some(error) => Err(error),
         None => {
-            // A dynamic array that was declared with a size has it whatever the launch asks for.
-            let static_shared_bytes = shared.shared_bytes() + shared.dynamic_bytes;
+            let static_shared_bytes = shared.shared_bytes();
             Ok(Built { program, static_shared_bytes })
         }
     }

@@ -206,6 +206,27 @@ fn an_extern_array_has_at_least_its_own_size() {
     assert_eq!(bench.get::<u32>(0, 1), [7]);
 }
 
+/// Taichi's kernels have one for each of their arrays. The launch's own memory is behind them.
+#[test]
+fn extern_arrays_with_sizes_do_not_share_a_place() {
+    let bench = module(
+        ".extern .shared .align 8 .b8 one[8];\n.extern .shared .align 16 .b8 two[20];\n\
+         .extern .shared .align 16 .b8 dynamic[];\n.shared .align 4 .b8 fixed[4];",
+        "st.shared.u32 [one], 1;\nst.shared.u32 [one+4], 2;\n\
+         st.shared.u32 [two], 3;\nst.shared.u32 [two+16], 4;\nst.shared.u32 [dynamic], 5;\n\
+         st.shared.u32 [dynamic+4092], 6;\nst.shared.u32 [fixed], 7;\n\
+         ld.shared.u32 %r1, [one];\nld.shared.u32 %r2, [one+4];\n\
+         st.global.v2.u32 [%base], {%r1, %r2};\n\
+         ld.shared.u32 %r1, [two];\nld.shared.u32 %r2, [two+16];\n\
+         st.global.v2.u32 [%base+8], {%r1, %r2};\n\
+         ld.shared.u32 %r1, [dynamic];\nld.shared.u32 %r2, [dynamic+4092];\n\
+         st.global.v2.u32 [%base+16], {%r1, %r2};\n\
+         ld.shared.u32 %r1, [fixed];\nst.global.u32 [%base+24], %r1;",
+    );
+    bench.run("test", 1, 1, &[BASE]).unwrap();
+    assert_eq!(bench.get::<u32>(0, 7), [1, 2, 3, 4, 5, 6, 7]);
+}
+
 /// `%.10d` and its kin; widths and precisions that are arguments, also negative ones.
 #[test]
 fn printf_formats_as_c_does() {
