@@ -1,9 +1,9 @@
 //! What programs see of a machine before they open anything: a tree like the kernel's `/sys`, with
 //! PCI functions and the bridges above them, RDMA adapters, network interfaces and NUMA nodes.
 //!
-//! The verbs library reads it below `SYSFS_PATH`. With `--sys` it is shown as `/sys` itself, beside
-//! what the host has there. All of it follows from the machine's description, as do the answers of
-//! the virtual driver, of NVML and of the verbs provider.
+//! The verbs library reads it below `SYSFS_PATH`. Without `--no-sys` it is shown as `/sys` itself,
+//! beside what the host has there. All of it follows from the machine's description, as do the
+//! answers of the virtual driver, of NVML and of the verbs provider.
 
 mod adapter;
 mod nodes;
