@@ -219,6 +219,12 @@ const ENTRIES: &[Entry] = &[
         &["hw-sim/ptx/tests/corpus/litmus"],
     ),
     entry(
+        "counters of adapters",
+        ("src/bin/ringdove/doctor/statistics.rs", "fn entries("),
+        ("src/bin/ringdove/doctor/statistics.rs", "no_file_of_a_port_breaks_the_reader"),
+        &[],
+    ),
+    entry(
         "fat binaries and other images",
         ("hw-sim/vendor-abi/src/driver/image.rs", "fs::read"),
         ("hw-sim/vendor-abi/tests/fuzz.rs", "damaged_images_are_answered_with_codes"),

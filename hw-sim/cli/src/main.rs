@@ -104,13 +104,16 @@ struct RunArguments {
     /// kernels, instructions, bytes, and what was refused
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Show no virtual RDMA adapters, no device engines and no device files of GPUs; what the host
-    /// has stays visible
+    /// Show no virtual RDMA adapters, no device engines and no device files of GPUs, and nothing of
+    /// the machine in /sys; what the host has stays visible
     #[arg(long)]
     no_adapters: bool,
-    /// Show the machine in /sys, too: PCI devices and bridges, RDMA adapters, NUMA nodes. For tools
-    /// that read it there (lspci, lstopo, ibstat, numactl)
-    #[arg(long, conflicts_with = "no_adapters")]
+    /// Leave /sys as the host has it. Without this option it shows the machine: PCI devices and
+    /// bridges, RDMA adapters, NUMA nodes
+    #[arg(long)]
+    no_sys: bool,
+    /// What runs do in any case, unless they are told `--no-sys` or `--no-adapters`
+    #[arg(long, hide = true, conflicts_with_all = ["no_sys", "no_adapters"])]
     sys: bool,
     /// Give the run a network of its own, in which each adapter has an interface with its address.
     /// The host's network cannot be reached from there
@@ -155,6 +158,9 @@ struct ChildArguments {
     /// Show this folder as /sys
     #[arg(long)]
     sys: Option<PathBuf>,
+    /// Do not say so if that is not possible: another process does
+    #[arg(long)]
+    silent: bool,
     /// The program to become, and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -184,10 +190,7 @@ fn main() -> ExitCode {
         Verb::Predict(arguments) => predict::predict(&arguments),
         Verb::Explore(arguments) => explore::explore(&arguments),
         Verb::Litmus(arguments) => litmus::litmus(&arguments),
-        Verb::Child(arguments) => {
-            let ChildArguments { parent, watched, sys, command } = arguments;
-            Err(run::child::become_command(parent, watched, sys.as_deref(), &command))
-        }
+        Verb::Child(arguments) => Err(run::child::become_command(&arguments)),
         Verb::Tidy(arguments) => tidy::stand_by(&arguments.folder),
     };
     outcome.unwrap_or_else(|error| {

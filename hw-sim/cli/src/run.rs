@@ -78,7 +78,6 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
     template.add(triton(&stage));
-    template.add(hwloc(arguments));
     template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
     template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
     let faults = faults(arguments);
@@ -91,6 +90,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     if !arguments.no_adapters {
         template.add(show_devices(arguments, &stage, &machine, &mut fabric)?);
     }
+    template.add(hwloc(&fabric));
     if !arguments.quiet {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
     }
@@ -201,9 +201,9 @@ fn triton(stage: &Stage) -> Vec<(&'static str, OsString)> {
 
 /// Has hwloc show all of the machine, unless the user has said otherwise: the kernel permits a
 /// process no other NUMA nodes than the host's.
-fn hwloc(arguments: &RunArguments) -> Option<(&'static str, OsString)> {
+fn hwloc(fabric: &Fabric) -> Option<(&'static str, OsString)> {
     const ALLOW: &str = "HWLOC_ALLOW";
-    (arguments.sys && setting(ALLOW).is_none()).then(|| (ALLOW, "all".into()))
+    (fabric.shows_sys && setting(ALLOW).is_none()).then(|| (ALLOW, "all".into()))
 }
 
 /// A secret for the job that the children are, or that they start, unless there is one already.
@@ -249,33 +249,44 @@ fn enter(machine: &Description, stage: &Stage, net: bool) -> Result<(), Error> {
     namespace::make_interfaces(&interfaces)
 }
 
-/// Shows the machine's RDMA adapters and device engines to all children of a run. Where the host
-/// does not allow device files for adapters, the run goes on without these, unless it was asked for
-/// what needs them.
+/// Shows the machine's RDMA adapters and device engines to all children of a run, and all of it in
+/// their `/sys`. Where the host allows no mounts, a line says what is lost, and the run goes on
+/// without, unless it was asked for a network, which needs them.
 fn show_devices(
     arguments: &RunArguments,
     stage: &Stage,
     machine: &Description,
     fabric: &mut Fabric,
 ) -> Result<Option<(&'static str, OsString)>, Error> {
-    let mut provider = stage.provider.clone();
-    if (provider.is_some() || arguments.net)
-        && let Err(error) = enter(machine, stage, arguments.net)
-    {
+    let (mut provider, mut sys) = (stage.provider.clone(), !arguments.no_sys);
+    let entered = if provider.is_some() || arguments.net {
+        enter(machine, stage, arguments.net)
+    } else if sys {
+        // Each child has mounts of its own; whether they are allowed is said once, and here.
+        namespace::private_mounts()
+    } else {
+        Ok(())
+    };
+    if let Err(error) = entered {
         if arguments.net {
             return Err(error);
         }
+        let lost = match (provider.is_some(), sys) {
+            (true, true) => "no virtual RDMA adapters, and /sys shows the host",
+            (true, false) => "no virtual RDMA adapters",
+            (false, _) => "/sys shows the host",
+        };
         eprintln!(
-            "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \
-             CAP_SYS_ADMIN; --no-adapters runs without them"
+            "hwsim: {lost}: {error}. The machine needs user namespaces, or CAP_SYS_ADMIN; \
+             --no-adapters runs without"
         );
-        provider = None;
+        (provider, sys) = (None, false);
     }
     let mut machine = machine.clone();
     let root = if provider.is_some() {
         // In memory, seen by the children alone, and gone with them.
         Path::new(namespace::FOLDER).join(".hwsim")
-    } else if machine.engines.is_empty() && !arguments.sys {
+    } else if machine.engines.is_empty() && !sys {
         return Ok(None);
     } else {
         machine.adapters.clear();
@@ -287,11 +298,11 @@ fn show_devices(
             machine: &machine,
             node,
             fabric: &fabric.directory,
-            whole: arguments.sys,
+            whole: sys,
             interfaces: arguments.net.then(|| interface_index(first)),
         };
         sysfs::write(&root.join(node.to_string()), &shown)?;
     }
-    (fabric.sysfs, fabric.shows_sys) = (Some(root), arguments.sys);
+    (fabric.sysfs, fabric.shows_sys) = (Some(root), sys);
     Ok(provider.map(|provider| (DRIVERS_VARIABLE, provider.into())))
 }

@@ -21,7 +21,7 @@ fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = PROGRAMS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["adapters", "windows", "datagrams"] {
+        for name in ["adapters", "windows", "datagrams", "xrc"] {
             let flags = ["-libverbs", "-ldl", "-pthread"];
             compile(&format!("{name}.c"), &folder.path().join(name), &flags);
         }
@@ -100,6 +100,17 @@ fn events_come_once_for_each_time_that_they_are_asked_for() {
 #[test]
 fn queue_pairs_share_a_receive_queue() {
     job("shared-receive", "one-gpu", &[]);
+}
+
+/// If this fails, messages of extended connections land in the memory of another queue, or in that
+/// of a program that gave no right.
+#[test]
+fn messages_of_extended_connections_find_the_queue_that_they_name() {
+    for name in ["queues", "strangers", "handles", "files"] {
+        job_of(&programs().join("xrc"), name, "one-gpu", &[]);
+    }
+    let out_of_order = [("HWSIM_DRIVER_KEYS", "place-out-of-order=on")];
+    job_of(&programs().join("xrc"), "queues", "one-gpu", &out_of_order);
 }
 
 /// Rights that a window does not give, or no longer gives, would let a peer write anywhere.
@@ -282,6 +293,15 @@ fn pingpongs_of_unreliable_transports_run() {
             let shown = between_two(&[&[tool, "-n", "200"], options].concat());
             assert_eq!(shown.matches("200 iters in").count(), 2, "{tool} {options:?}: {shown}");
         }
+    }
+}
+
+/// Between two processes.
+#[test]
+fn pingpongs_of_extended_connections_run() {
+    for options in [&["-d", "hwsim0"][..], &["-d", "hwsim0", "-e"], &["-d", "hwsim1", "-g", "3"]] {
+        let shown = between_two(&[&["ibv_xsrq_pingpong", "-n", "200"], options].concat());
+        assert_eq!(shown.matches("success\n").count(), 2, "{options:?}: {shown}");
     }
 }
 

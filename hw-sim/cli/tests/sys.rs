@@ -1,4 +1,4 @@
-//! `hwsim run --sys` and `--net`: the machine where Linux shows it.
+//! `hwsim run`, with and without `--net`: the machine where Linux shows it.
 
 mod sandbox;
 
@@ -80,7 +80,7 @@ print("agreed")
         let program = sandbox.path("agree.py");
         std::fs::write(&program, SCRIPT).unwrap();
         let script = format!("python3 {}", program.display());
-        assert_eq!(said(&["-m", machine, "--sys"], &script), "agreed\n", "{machine}");
+        assert_eq!(said(&["-m", machine], &script), "agreed\n", "{machine}");
     }
 }
 
@@ -91,18 +91,68 @@ fn the_hosts_own_stays_visible() {
                 ls $d | sort | tr '\\n' ' '; done; cat devices/system/cpu/online; \
                 for l in class/net/* class/block/*; do [ -e $l ] && echo $l; done";
     let host = Command::new("sh").args(["-c", list]).output().unwrap();
-    assert_eq!(said(&["-m", "dgx-a100", "--sys"], list), text(&host.stdout));
+    assert_eq!(said(&["-m", "dgx-a100"], list), text(&host.stdout));
 }
 
-/// Each process sees its own node's adapters, and without the option nobody sees anything.
+/// Each process sees its own node's adapters, and with the option nobody sees anything.
 #[test]
 fn each_node_has_its_own() {
     let read = "cat /sys/class/infiniband/hwsim0/node_guid; echo $RANK";
-    let out = said(&["-m", "dgx-a100 x 2", "--sys"], read);
+    let out = said(&["-m", "dgx-a100 x 2"], read);
     assert!(out.contains("[0] 0268:73ff:fe00:0000\n"), "{out}");
     assert!(out.contains("[1] 0268:73ff:fe00:0100\n"), "{out}");
-    let none = run(&["-m", "dgx-a100"], "test -e /sys/class/infiniband/hwsim0");
-    assert_eq!(none.status.code(), Some(1));
+    for option in ["--no-sys", "--no-adapters"] {
+        let none = run(&["-m", "dgx-a100", option], "test -e /sys/class/infiniband/hwsim0");
+        assert_eq!(none.status.code(), Some(1), "{option}");
+    }
+}
+
+/// A machine without adapters has a `/sys`, too, and so has a run inside of a run.
+#[test]
+fn machines_without_adapters_and_runs_within_runs_have_one() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("bare.toml");
+    let shown = sandbox.output(&["machines", "one-gpu", "--toml"]);
+    let machine = text(&shown.stdout);
+    let (machine, _) = machine.split_once("[[adapters]]").unwrap();
+    std::fs::write(&file, machine).unwrap();
+    let file = file.to_str().unwrap();
+    let count = "grep -l 0x030200 /sys/bus/pci/devices/*/class | wc -l";
+    assert_eq!(said(&["-m", file], count), "1\n");
+    let within = format!("{} run -q -m {file} -- sh -c '{count}'", env!("CARGO_BIN_EXE_hwsim"));
+    assert_eq!(said(&["-m", "dgx-a100"], &format!("{count}; {within}; {count}")), "8\n1\n8\n");
+}
+
+/// In a container that forbids mounts, one line says what is missing, whatever the number of
+/// processes, and the run goes on.
+#[test]
+fn where_mounts_are_forbidden_one_line_says_so() {
+    let forbid = "echo 0 >/proc/sys/user/max_mnt_namespaces";
+    let within = |script: String| {
+        let sandbox = Sandbox::new();
+        let mut command = Command::new("unshare");
+        command.args(["-Ur", "sh", "-c", &script]);
+        command.env("HWSIM_LIB", library()).env("TMPDIR", sandbox.path("tmp"));
+        command.env_remove("HWSIM_MACHINE").env_remove("HWSIM_FABRIC").env_remove("HWSIM_NODE");
+        let output = command.output().unwrap();
+        sandbox.assert_nothing_left();
+        output
+    };
+    if !within(format!("{forbid} && ! unshare -m true 2>/dev/null")).status.success() {
+        return tally::skip("namespaces", "a run where mount namespaces are forbidden");
+    }
+    let hwsim = env!("CARGO_BIN_EXE_hwsim");
+    for (options, lost) in [
+        ("-m pcie4 -n 3 --no-label", "no virtual RDMA adapters, and /sys shows the host: "),
+        ("-m pcie4 -n 3 --no-label --no-sys", "no virtual RDMA adapters: "),
+        ("-m pcie4 -n 3 --no-label --no-adapters", ""),
+    ] {
+        let output = within(format!("{forbid} && exec {hwsim} run -q {options} -- echo goes on"));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((out.as_str(), output.status.code()), ("goes on\ngoes on\ngoes on\n", Some(0)));
+        assert_eq!(err.lines().count(), usize::from(!lost.is_empty()), "{options}: {err}");
+        assert!(err.contains(lost), "{options}: {err}");
+    }
 }
 
 /// Interfaces are real ones: sockets can be bound to their addresses.
@@ -111,8 +161,8 @@ fn interfaces_have_the_adapters_addresses() {
     let bind = "python3 -c 'import socket as n; s = n.socket(); s.bind((\"10.0.0.1\", 0))' && \
                 ls /sys/class/net | tr '\\n' ' '; ls /sys/class/infiniband/hwsim0/device/net; \
                 cat /sys/class/net/*/ifindex | tr '\\n' ' '; tail -n +3 /proc/net/dev | wc -l";
-    assert_eq!(said(&["-m", "quad-pc", "--sys", "--net"], bind), "eth0 lo eth0\n16 1 2\n");
-    let out = said(&["-m", "dgx-a100 x 2", "--sys", "--net"], "ls /sys/class/net | tr '\\n' ' '");
+    assert_eq!(said(&["-m", "quad-pc", "--net"], bind), "eth0 lo eth0\n16 1 2\n");
+    let out = said(&["-m", "dgx-a100 x 2", "--net"], "ls /sys/class/net | tr '\\n' ' '");
     assert!(out.contains("[0] ib0 ib1 ib2 ib3 ib4 ib5 ib6 ib7 lo"), "{out}");
     assert!(out.contains("[1] lo n1ib0 n1ib1 n1ib2 n1ib3 n1ib4 n1ib5 n1ib6 n1ib7"), "{out}");
 }
@@ -134,20 +184,17 @@ fn it_works_without_privileges() {
                   ls /sys/class/net";
     let as_nobody = format!(
         "{open}; chmod a+rx {}; cd {}; exec setpriv --reuid 65534 --regid 65534 --clear-groups \
-         env TMPDIR={1} ./hwsim run -q -m quad-pc --sys --net -- sh -c '{script}'",
+         env TMPDIR={1} ./hwsim run -q -m quad-pc --net -- sh -c '{script}'",
         sandbox.folder.path().display(),
         folder.display(),
     );
     let test = |script: &str| Command::new("sh").args(["-c", script]).output().unwrap();
     if !nix::unistd::geteuid().is_root() {
-        return tally::skip(
-            "root",
-            "hwsim run --sys as another user: the tests beside this one are",
-        );
+        return tally::skip("root", "/sys of another user: the tests beside this one are");
     }
     let permitted = "setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Urmn true";
     if !test(permitted).status.success() {
-        return tally::skip("user-namespaces", "hwsim run --sys for other users than root");
+        return tally::skip("user-namespaces", "/sys of other users than root");
     }
     let output = test(&as_nobody);
     let (out, err) = (text(&output.stdout), text(&output.stderr));

@@ -8,11 +8,15 @@ use std::sync::OnceLock;
 
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`
 const DMA_BUF: c_uint = 1;
-/// `CU_POINTER_ATTRIBUTE_CONTEXT`
+/// `CU_POINTER_ATTRIBUTE_CONTEXT` and `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`
 const CONTEXT: c_uint = 1;
+const DEVICE: c_uint = 9;
 
 struct Driver {
     pointer_attribute: extern "C" fn(*mut u64, c_uint, u64) -> c_int,
+    device: extern "C" fn(*mut c_int, c_int) -> c_int,
+    retain: extern "C" fn(*mut u64, c_int) -> c_int,
+    release: extern "C" fn(c_int) -> c_int,
     push: extern "C" fn(u64) -> c_int,
     pop: extern "C" fn(*mut u64) -> c_int,
     range: extern "C" fn(*mut u64, *mut usize, u64) -> c_int,
@@ -34,6 +38,9 @@ fn load() -> Option<Driver> {
         Library::new("libcuda.so.1").and_then(|library| {
             Ok(Driver {
                 pointer_attribute: *library.get(b"cuPointerGetAttribute")?,
+                device: *library.get(b"cuDeviceGet")?,
+                retain: *library.get(b"cuDevicePrimaryCtxRetain")?,
+                release: *library.get(b"cuDevicePrimaryCtxRelease_v2")?,
                 push: *library.get(b"cuCtxPushCurrent_v2")?,
                 pop: *library.get(b"cuCtxPopCurrent_v2")?,
                 range: *library.get(b"cuMemGetAddressRange_v2")?,
@@ -90,8 +97,32 @@ fn in_context_of<T>(
 ) -> Outcome<T> {
     let mut context = 0;
     checked((driver.pointer_attribute)(&raw mut context, CONTEXT, address))?;
+    if context == 0 {
+        return in_primary_context_of(driver, address, body);
+    }
+    pushed(driver, context, body)
+}
+
+/// The same, for memory of `cuMemCreate`: it is of a GPU, and of no context.
+fn in_primary_context_of<T>(
+    driver: &Driver,
+    address: u64,
+    body: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
+    let (mut number, mut device, mut context) = (0, 0, 0);
+    checked((driver.pointer_attribute)(&raw mut number, DEVICE, address))?;
+    // The attribute has 32 bits, of a word that was zero.
+    checked((driver.device)(&raw mut device, number as c_int))?;
+    checked((driver.retain)(&raw mut context, device))?;
+    let outcome = pushed(driver, context, body);
+    (driver.release)(device);
+    outcome
+}
+
+fn pushed<T>(driver: &Driver, context: u64, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     checked((driver.push)(context))?;
     let outcome = body();
-    (driver.pop)(&raw mut context);
+    let mut popped = 0;
+    (driver.pop)(&raw mut popped);
     outcome
 }

@@ -15,6 +15,7 @@ use sys::CUmemAccess_flags::{
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE as READ_WRITE,
 };
 use sys::CUmemAllocationHandleType as HandleType;
+use sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD as DMA_BUF;
 
 const PIECE: usize = 2 << 20;
 const PRIVATE: HandleType = HandleType::CU_MEM_HANDLE_TYPE_NONE;
@@ -172,8 +173,15 @@ fn memory_is_shared_as_a_descriptor() {
         let closed = 1 << 20;
         refused!(CUDA_ERROR_INVALID_VALUE:
             cuMemImportFromShareableHandle(&mut other, closed as *mut _, DESCRIPTOR));
+        assert_eq!(seen.allocFlags.gpuDirectRDMACapable, 1);
         let mut alone = 0;
-        ok!(cuMemCreate(&mut alone, PIECE, &properties(1, PRIVATE), 0));
+        let mut for_adapters = properties(1, PRIVATE);
+        for_adapters.allocFlags.gpuDirectRDMACapable = 1;
+        ok!(cuMemCreate(&mut alone, PIECE, &for_adapters, 0));
+        let buffer = (&raw mut descriptor).cast();
+        ok!(cuMemGetHandleForAddressRange(buffer, base + 4096, 8192, DMA_BUF, 0));
+        refused!(CUDA_ERROR_INVALID_VALUE:
+            cuMemGetHandleForAddressRange(buffer, base, 2 * PIECE, DMA_BUF, 0));
         refused!(CUDA_ERROR_INVALID_VALUE:
             cuMemExportToShareableHandle((&raw mut descriptor).cast(), alone, DESCRIPTOR, 0));
     };

@@ -68,7 +68,7 @@ fn unshare_with(others: CloneFlags) -> Result<(), Error> {
 }
 
 /// Moves this process into a mount namespace of its own.
-fn private_mounts() -> Result<(), Error> {
+pub fn private_mounts() -> Result<(), Error> {
     unshare_with(CloneFlags::empty())
 }
 

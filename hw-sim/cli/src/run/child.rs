@@ -1,5 +1,6 @@
 //! One child of `hwsim run`: how it is found, started, and tied to the life of its parent.
 
+use crate::ChildArguments;
 use crate::error::Error;
 use crate::namespace;
 use crate::run::forwarded_signals;
@@ -48,21 +49,27 @@ impl Template {
 
     /// One such child, ready to be started, which sees this folder as `/sys`.
     pub fn command(&self, sys: Option<&Path>) -> Command {
-        self.becoming(false, sys)
+        self.becoming(sys, &[])
     }
 
     /// One that leads its own process group, and reports it to `tidier` before it becomes the
     /// command: were it told by us, we could be killed in between. It finds an empty standard
     /// input, for it is not in the terminal's foreground and would be stopped if it read there.
-    pub fn group_leader(&self, tidier: &Tidier, sys: Option<&Path>) -> io::Result<Command> {
-        let mut child = self.becoming(true, sys);
+    /// The first of them speaks for all.
+    pub fn group_leader(
+        &self,
+        tidier: &Tidier,
+        sys: Option<&Path>,
+        first: bool,
+    ) -> io::Result<Command> {
+        let mut child = self.becoming(sys, &["--watched", "--silent"][..2 - first as usize]);
         child.stdin(tidier.pipe()?).process_group(0);
         Ok(child)
     }
 
-    fn becoming(&self, watched: bool, sys: Option<&Path>) -> Command {
+    fn becoming(&self, sys: Option<&Path>, options: &[&str]) -> Command {
         let mut child = Command::new(&self.this);
-        child.args([VERB, &getpid().to_string()]).args(watched.then_some("--watched"));
+        child.args([VERB, &getpid().to_string()]).args(options);
         if let Some(sys) = sys {
             child.arg("--sys").arg(sys);
         }
@@ -77,31 +84,28 @@ impl Template {
 
 /// What the child does first: tie its life to the parent's, then become the command.
 /// Returns only if that fails. With `watched`, its standard input is the pipe of a [`Tidier`].
-pub fn become_command(
-    parent: i32,
-    watched: bool,
-    sys: Option<&Path>,
-    command: &[OsString],
-) -> Error {
+pub fn become_command(arguments: &ChildArguments) -> Error {
+    let ChildArguments { parent, watched, sys, silent, command } = arguments;
     // First, for a process that enters a user namespace is no longer tied to its parent.
     if let Some(sys) = sys
         && let Err(error) = namespace::show_sys(sys)
+        && !silent
     {
-        eprintln!("hwsim: /sys shows the host: {error}. --sys needs mounts in a user namespace");
+        eprintln!("hwsim: /sys shows the host: {error}. --no-sys does not try to show the machine");
     }
     if let Err(errno) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
         return Error::system("tying the child to its parent")(errno.into());
     }
     // A parent that ended before the line above sends no signal any more.
-    if getppid() != Pid::from_raw(parent) {
-        return Error::Orphaned { parent };
+    if getppid() != Pid::from_raw(*parent) {
+        return Error::Orphaned { parent: *parent };
     }
     if let Err(errno) = forwarded_signals().thread_unblock() {
         return Error::system("unblocking signals")(errno.into());
     }
     let program = &command[0];
     let mut becoming = Command::new(program);
-    if watched {
+    if *watched {
         if let Err(error) = tidy::watch_this_group(io::stdin()) {
             return Error::system("speaking to the process that tidies up")(error);
         }

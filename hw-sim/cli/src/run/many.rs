@@ -84,7 +84,7 @@ impl Supervisor<'_> {
             let starting = || Error::system(format!("starting rank {rank}"));
             let Job { template, spread, fabric, .. } = self.job;
             let sys = fabric.sys_of(spread.node(rank));
-            let command = template.group_leader(tidier, sys.as_deref());
+            let command = template.group_leader(tidier, sys.as_deref(), rank == 0);
             let mut command = command.map_err(starting())?;
             command.envs(spread.environment(rank)).envs(fabric.place(spread.node(rank)));
             if self.job.label {

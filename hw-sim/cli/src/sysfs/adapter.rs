@@ -7,6 +7,7 @@ use hwsim_machine::adapter::address::GidKind;
 use hwsim_machine::description::{Adapter, LinkLayer};
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 /// Bytes in groups of two, as sysfs shows GUIDs and GIDs.
 fn groups(bytes: &[u8]) -> String {
@@ -48,6 +49,12 @@ impl Tree<'_> {
     fn device(&self, folder: &str, adapter: &Adapter) -> Written {
         let target = format!("../../../{}", adapter.bus_id);
         symlink(target, self.root.join(folder).join("device"))
+    }
+
+    /// Shows the page on which the processes of the run count what an adapter does.
+    pub(super) fn counters(&self, adapter: &Adapter, page: &Path) -> Written {
+        let port = format!("{}/infiniband/{}/ports/1", self.path(adapter.bus_id), adapter.name);
+        symlink(page, self.root.join(port).join("virtual_counters"))
     }
 
     /// A class's link to a folder.

@@ -1,9 +1,9 @@
 //! What programs see of a machine before they open anything: a tree like the kernel's `/sys`, with
 //! PCI functions and the bridges above them, RDMA adapters, network interfaces and NUMA nodes.
 //!
-//! The verbs library reads it below `SYSFS_PATH`. With `--sys` it is shown as `/sys` itself, beside
-//! what the host has there. All of it follows from the machine's description, as do the answers of
-//! the virtual driver, of NVML and of the verbs provider.
+//! The verbs library reads it below `SYSFS_PATH`. Without `--no-sys` it is shown as `/sys` itself,
+//! beside what the host has there. All of it follows from the machine's description, as do the
+//! answers of the virtual driver, of NVML and of the verbs provider.
 
 mod adapter;
 mod nodes;
@@ -12,7 +12,7 @@ use crate::engines;
 use crate::error::Error;
 use crate::pci::function::{self, Bar, Identity};
 use crate::pci::tree::{self, Place, Port};
-use hwsim_machine::adapter::Endpoint;
+use hwsim_machine::adapter::{Endpoint, counters};
 use hwsim_machine::description::{Description, LinkLayer, PciBusId};
 use hwsim_machine::fabric::Directory;
 use std::collections::HashMap;
@@ -72,6 +72,10 @@ pub fn write(root: &Path, shown: &Shown) -> Result<(), Error> {
     for (index, adapter) in machine.adapters.iter().enumerate() {
         let endpoint = Endpoint { node: shown.node, adapter: index as u32 };
         tree.adapter(index, adapter, endpoint).map_err(failed())?;
+        // Where the fabric's folder has no room, an adapter does not count.
+        if let Ok(page) = counters::make_page(shown.fabric, endpoint) {
+            tree.counters(adapter, &page).map_err(failed())?;
+        }
         if let Some(first) = shown.interfaces {
             tree.interface(adapter, endpoint, first + index as u32).map_err(failed())?;
         }

@@ -2,12 +2,13 @@
 //! report, and the way to the peer.
 
 use super::address::{Endpoint, Route};
-use super::completion::{Completion, CompletionQueue, Operation};
+use super::completion::{Completion, CompletionQueue, CompletionStatus, Operation};
+use super::counters::Counter;
 use super::device::{AsyncEvent, Device, Element, Events, PortState};
 use super::error::Result;
 use super::host::Host;
 use super::link::{Link, Peer};
-use super::receive::ReceiveQueue;
+use super::receive::{ReceiveQueue, XrcDomain};
 use super::state::{Attributes, QueuePairState};
 use super::transport::Transport;
 use super::window::Party;
@@ -28,6 +29,8 @@ pub(super) struct Connection {
     /// Its receive queue.
     pub receive_queue: Arc<ReceiveQueue>,
     pub domain: u64,
+    /// The XRC domain for whose queues it receives.
+    pub xrc: Option<Arc<XrcDomain>>,
     pub device: Arc<Device>,
     pub host: Arc<Host>,
     /// Its place in the order of creation, which faults go by.
@@ -67,6 +70,7 @@ pub(super) struct ConnectionRequest {
     pub receive_queue: Arc<ReceiveQueue>,
     pub signal_all: bool,
     pub domain: u64,
+    pub xrc: Option<Arc<XrcDomain>>,
     pub device: Arc<Device>,
     pub host: Arc<Host>,
     pub send_completions: Arc<CompletionQueue>,
@@ -84,6 +88,7 @@ impl Connection {
             signal_all: request.signal_all,
             receive_queue: request.receive_queue,
             domain: request.domain,
+            xrc: request.xrc,
             device: request.device,
             host: request.host,
             ordinal: request.ordinal,
@@ -188,6 +193,14 @@ impl Connection {
             Operation::Receive | Operation::ReceiveWrite => &self.receive_completions,
             _ => &self.send_completions,
         };
+        self.report_in(queue, completion, solicited);
+    }
+
+    /// The same, in this queue.
+    pub fn report_in(&self, queue: &CompletionQueue, completion: Completion, solicited: bool) {
+        if !matches!(completion.status, CompletionStatus::Success | CompletionStatus::Flushed) {
+            self.device.counters.add(Counter::Failures, 1);
+        }
         if !queue.push(completion, solicited) {
             // Relaxed: read by the thread that holds one of the sides.
             self.overrun.store(true, Ordering::Relaxed);

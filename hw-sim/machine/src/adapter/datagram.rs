@@ -9,6 +9,7 @@
 use super::address::{Endpoint, Gid, GidKind};
 use super::completion::{Completion, CompletionStatus, Operation, Sender};
 use super::connection::Connection;
+use super::counters::Counter;
 use super::device::{AsyncEvent, PortState};
 use super::link::{Peer, REQUESTS};
 use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
@@ -120,9 +121,12 @@ impl Connection {
             Some(sender)
                 if record.kind == RecordKind::Datagram && record.key == side.settings.queue_key =>
             {
-                self.land_datagram(&record, payload, sender)
+                self.land_datagram(side, &record, payload, sender)
             }
-            _ => Step::Done,
+            _ => {
+                side.tally.add(Counter::DatagramsDropped, 1);
+                Step::Done
+            }
         };
         side.requests.consume(&record);
         step
@@ -130,11 +134,16 @@ impl Connection {
 
     fn land_datagram(
         &self,
+        side: &mut ReceiveSide,
         record: &Record,
         payload: u64,
         (port, queue_pair): (Endpoint, u32),
     ) -> Step {
-        let Some(request) = self.receive_queue.take() else { return Step::Done };
+        let Some(request) = self.receive_queue.take() else {
+            side.tally.add(Counter::DatagramsDropped, 1);
+            return Step::Done;
+        };
+        side.tally.received(u64::from(record.length), self.device.description.mtu);
         let room: u64 = request.pieces.iter().map(|piece| u64::from(piece.length)).sum();
         let total = u64::from(record.length) + u64::from(GLOBAL_ROUTE_BYTES);
         let layer = self.device.description.link_layer;
@@ -152,9 +161,12 @@ impl Connection {
             let front = u64::from(GLOBAL_ROUTE_BYTES);
             header
                 .map_or(Ok(()), |header| {
-                    self.land(&request.pieces, 0, front, header.as_ptr() as u64)
+                    self.land(self.domain, &request.pieces, (0, front), header.as_ptr() as u64)
                 })
-                .and_then(|()| self.land(&request.pieces, front, u64::from(record.length), payload))
+                .and_then(|()| {
+                    let part = (front, u64::from(record.length));
+                    self.land(self.domain, &request.pieces, part, payload)
+                })
         };
         let operation = Operation::Receive;
         let status = landed.err().unwrap_or(CompletionStatus::Success);

@@ -1,6 +1,7 @@
 //! One adapter as a process sees it: limits, port, events.
 
 use super::address::{Endpoint, Route};
+use super::counters::{Counter, Counters};
 use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
 use crate::description::{Adapter, LinkLayer};
@@ -85,6 +86,7 @@ pub struct Device {
     /// Its address.
     pub endpoint: Endpoint,
     pub(super) faults: AdapterFaults,
+    pub(super) counters: Counters,
     port_down: AtomicBool,
     /// When a port that is down comes up again.
     port_up_at: Mutex<Option<Instant>>,
@@ -103,12 +105,14 @@ impl Device {
         description: Adapter,
         endpoint: Endpoint,
         faults: AdapterFaults,
+        counters: Counters,
     ) -> Arc<Self> {
         let port_down = AtomicBool::new(faults.port_down_at_start());
         Arc::new(Self {
             description,
             endpoint,
             faults,
+            counters,
             port_down,
             port_up_at: Mutex::default(),
             is_reset: AtomicBool::new(false),
@@ -195,7 +199,12 @@ impl Device {
 
     /// Counts a registration of memory. True: a fault refuses it.
     pub fn refuses_registration(&self) -> bool {
-        self.faults.refuses_registration(self.registrations.fetch_add(1, Ordering::Relaxed))
+        let number = self.registrations.fetch_add(1, Ordering::Relaxed);
+        let refused = self.faults.refuses_registration(number);
+        if refused {
+            self.counters.add(Counter::Faults, 1);
+        }
+        refused
     }
 
     /// From now on what it sends is lost.

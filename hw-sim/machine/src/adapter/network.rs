@@ -1,11 +1,14 @@
 //! A process's share of the fabric: its adapters, its queue pairs, its service thread.
 
 use super::address::Endpoint;
-use super::device::Device;
+use super::completion::CompletionQueue;
+use super::counters::Counters;
+use super::device::{Device, Events};
 use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
 use super::host::{GpuMemory, Host};
 use super::qp::{QueuePair, QueuePairRequest};
+use super::receive::{ReceiveQueue, XrcDomain, XrcPart};
 use super::region::{RegionChange, RegionRequest};
 use super::service::Service;
 use super::window::WindowKind;
@@ -48,11 +51,13 @@ impl Network {
         let adapters = description.adapters.iter().zip(all_faults).enumerate();
         let device = |(index, (adapter, faults)): (usize, (&Adapter, AdapterFaults))| {
             let endpoint = Endpoint { node, adapter: index as u32 };
-            Device::new(adapter.clone(), endpoint, faults)
+            let counters = Counters::of(&fabric, endpoint);
+            Device::new(adapter.clone(), endpoint, faults, counters)
         };
+        let devices: Vec<_> = adapters.map(device).collect();
         Ok(Arc::new(Self {
-            devices: adapters.map(device).collect(),
-            service: Service::start(fabric.own.adapters())?,
+            service: Service::start(fabric.own.adapters(), devices.clone())?,
+            devices,
             host: Arc::new(Host::new(description, fabric, gpu_memory)),
         }))
     }
@@ -66,6 +71,19 @@ impl Network {
         let pair = QueuePair::make(&self.host, device, request)?;
         self.service.add(&pair);
         Ok(pair)
+    }
+
+    /// Makes a shared receive queue of an XRC domain and a protection domain, with this capacity
+    /// and pieces of a request, whose requests complete in `completions`.
+    pub fn make_xrc_queue(
+        &self,
+        sizes: (u32, u32),
+        owner: (u64, Arc<dyn Events>),
+        domains: (Arc<XrcDomain>, u64),
+        completions: Arc<CompletionQueue>,
+    ) -> Result<Arc<ReceiveQueue>> {
+        let xrc = XrcPart::new(&self.host, domains.0, domains.1, completions)?;
+        Ok(ReceiveQueue::of_xrc(sizes, owner.0, owner.1, xrc))
     }
 
     /// Registers memory at `base` of this process.
@@ -113,6 +131,9 @@ impl Network {
     pub fn leave(&self) {
         for pair in self.service.pairs() {
             pair.destroy();
+        }
+        for device in &self.devices {
+            device.counters.publish();
         }
         self.host.fabric.leave();
     }

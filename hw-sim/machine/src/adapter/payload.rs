@@ -49,22 +49,23 @@ impl Connection {
         let Data::Pieces(pieces) = data else {
             return Err(CompletionStatus::LocalOperation);
         };
-        self.land(pieces, offset, length, source)
+        self.land(self.domain, pieces, (offset, length), source)
     }
 
-    /// Copies `length` bytes of a message to their place at `offset` in a request's memory.
+    /// Copies `length` bytes of a message to their place at `offset` in a request's memory, which
+    /// is of this protection domain.
     pub(super) fn land(
         &self,
+        domain: u64,
         pieces: &[Piece],
-        offset: u64,
-        length: u64,
+        (offset, length): (u64, u64),
         source: u64,
     ) -> Result<(), CompletionStatus> {
         let held = self.host.hold();
         for (part, place) in parts(pieces, offset, length) {
             let Piece { address, length, key } = part;
             let target =
-                held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
+                held.resolve(domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
             // SAFETY: as in `gather`, the other way; the parts lie inside the source.
             unsafe { copy::land(target, source + place, length as usize) };
             held.written(target, u64::from(length));

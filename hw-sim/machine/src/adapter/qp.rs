@@ -2,11 +2,12 @@
 
 use super::completion::{Completion, CompletionQueue, CompletionStatus, Operation, Polled};
 use super::connection::{Connection, ConnectionRequest};
+use super::counters::Counter;
 use super::device::{self, AsyncEvent, Device, Events};
 use super::error::{Result, VerbsError};
 use super::host::Host;
 use super::link::{self, Link, REQUESTS, RESPONSES};
-use super::receive::{ReceiveQueue, Receiver};
+use super::receive::{ReceiveQueue, Receiver, XrcDomain};
 use super::requester::{SendSide, Work};
 use super::responder::ReceiveSide;
 use super::state::{self, Attributes, QueuePairState};
@@ -46,6 +47,8 @@ pub struct QueuePairRequest {
     pub receive_completions: Arc<CompletionQueue>,
     /// The shared receive queue, if it has none of its own.
     pub shared: Option<Arc<ReceiveQueue>>,
+    /// The XRC domain of a queue pair that receives for one.
+    pub xrc: Option<Arc<XrcDomain>>,
     /// Sizes.
     pub capacity: Capacity,
     /// Every send request reports success.
@@ -113,6 +116,7 @@ impl QueuePair {
                 receive_queue,
                 signal_all: request.signal_all,
                 domain: request.domain,
+                xrc: request.xrc,
                 device: Arc::clone(device),
                 host: Arc::clone(host),
                 send_completions: request.send_queue,
@@ -135,7 +139,11 @@ impl QueuePair {
         if !Arc::ptr_eq(send_completions, receive_completions) {
             receive_completions.add_user(user.clone());
         }
+        if let Some(xrc) = &pair.connection.xrc {
+            xrc.receivers.add(user.clone());
+        }
         receive_queue.add_user(user);
+        device.counters.add(Counter::PairsMade, 1);
         Ok(pair)
     }
 
@@ -222,6 +230,9 @@ impl QueuePair {
         let (mut send, mut receive) = (self.send.lock().unwrap(), self.receive.lock().unwrap());
         // The peer keeps the old file and sees that nobody is behind it any more.
         connection.link.read().unwrap().show_gone();
+        let counters = &connection.device.counters;
+        counters.collect(&mut send.tally);
+        counters.collect(&mut receive.tally);
         let fabric = &connection.host.fabric;
         let (_, link) = Link::make(fabric, connection.device.endpoint, Some(connection.number))?;
         if connection.transport == Transport::Datagram {
@@ -243,19 +254,26 @@ impl QueuePair {
         let _changing = self.attributes.lock().unwrap();
         connection.leave();
         // Whoever is in the middle of a message finishes it first.
-        drop(self.send.lock().unwrap());
-        drop(self.receive.lock().unwrap());
+        let counters = &connection.device.counters;
+        counters.collect(&mut self.send.lock().unwrap().tally);
+        counters.collect(&mut self.receive.lock().unwrap().tally);
         connection.link.read().unwrap().show_gone();
         // Relaxed: asked for by the thread that destroyed it, or by one that synchronised with it.
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return;
         }
+        counters.add(Counter::PairsEnded, 1);
         Link::remove(&connection.host.fabric, connection.device.endpoint, connection.number);
         connection.send_completions.remove_user(self);
         connection.receive_completions.remove_user(self);
         connection.receive_queue.remove_user(self);
+        if let Some(xrc) = &connection.xrc {
+            xrc.receivers.remove(self);
+        }
         connection.host.regions.forget_queue_pair(connection.party());
         connection.forget_completions();
+        // Without queue pairs, the service thread sleeps.
+        counters.publish();
     }
 
     /// Has it been destroyed? The service thread may still know it.
@@ -297,7 +315,7 @@ impl QueuePair {
                 CompletionStatus::Flushed,
                 connection.number,
             );
-            connection.report(flushed, true);
+            connection.report_received(&receive, flushed, true);
         }
     }
 
@@ -310,6 +328,9 @@ impl QueuePair {
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<()> {
         match self.state() {
             QueuePairState::Reset => Err(VerbsError::Invalid("the queue pair is in Reset".into())),
+            _ if self.transport().is_xrc() => Err(VerbsError::Invalid(
+                "a queue pair of an extended connection has no receive queue".into(),
+            )),
             _ if self.connection.receive_queue.is_shared() => Err(VerbsError::Invalid(
                 "the queue pair has a shared receive queue: post to that".into(),
             )),
@@ -373,6 +394,9 @@ impl QueuePair {
             let outcome = self.connection.respond(&mut receive);
             worked |= outcome.worked;
             failure = outcome.failure;
+            if now.is_some() {
+                self.connection.device.counters.collect(&mut receive.tally);
+            }
         }
         if let Some(event) = failure {
             self.fail(Some(event));
@@ -385,6 +409,9 @@ impl QueuePair {
             }
             if let (false, Some(now)) = (failed, now) {
                 failed = self.connection.see_to_times(&mut send, now);
+            }
+            if now.is_some() {
+                self.connection.device.counters.collect(&mut send.tally);
             }
         }
         if failed && self.state() == QueuePairState::Error {
@@ -483,6 +510,7 @@ impl Posting<'_> {
             return Err(VerbsError::Invalid("reads and atomics cannot use inline data".into()));
         }
         self.side.add(Work::new(request));
+        self.side.tally.add(Counter::Posts, 1);
         Ok(())
     }
 

@@ -68,6 +68,8 @@ pub(crate) struct Record {
     pub offset: u32,
     /// Operands of atomics; a status; a time; how a datagram was routed.
     pub operands: [u64; 2],
+    /// The shared receive queue that a message of an extended reliable connection is for.
+    pub shared_queue: u32,
 }
 
 impl Record {
@@ -83,6 +85,7 @@ impl Record {
             total: 0,
             offset: 0,
             operands: [0; 2],
+            shared_queue: 0,
         }
     }
 }
@@ -110,7 +113,7 @@ impl RecordFormat for Record {
             pair(self.total, self.offset),
             self.operands[0],
             self.operands[1],
-            0,
+            u64::from(self.shared_queue),
         ]
     }
 
@@ -127,6 +130,7 @@ impl RecordFormat for Record {
             total: words[4] as u32,
             offset: (words[4] >> 32) as u32,
             operands: [words[5], words[6]],
+            shared_queue: words[7] as u32,
         })
     }
 }

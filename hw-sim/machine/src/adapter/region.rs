@@ -11,8 +11,9 @@ use std::io::Seek;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{RwLock, RwLockReadGuard};
 
-/// The name of the memory files that stand for exported GPU memory.
-const MEMORY_FILE: &str = "memfd:hwsim-device-memory";
+/// Beginnings of the names of memory files that stand for exported GPU memory: allocations, and
+/// physical memory without addresses.
+const MEMORY_FILES: [&str; 2] = ["/memfd:hwsim-device-memory", "/memfd:hwsim-physical-memory-"];
 
 /// Memory to register.
 #[derive(Debug)]
@@ -195,7 +196,8 @@ impl Regions {
     ) -> Result<u32> {
         check_rights(request)?;
         let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd()));
-        if !link.is_ok_and(|link| link.to_string_lossy().contains(MEMORY_FILE)) {
+        let is_one = |link: &str| MEMORY_FILES.iter().any(|name| link.starts_with(name));
+        if !link.is_ok_and(|link| is_one(&link.to_string_lossy())) {
             return Err(VerbsError::Invalid(
                 "the file descriptor is not a dma-buf of GPU memory".into(),
             ));

@@ -3,6 +3,7 @@
 
 use super::completion::{Completion, CompletionStatus};
 use super::connection::Connection;
+use super::counters::{Counter, Tally};
 use super::datagram::Receivers;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
@@ -73,6 +74,7 @@ pub(super) struct SendSide {
     /// The message that found no receive request, and until when it may.
     receiver_deadline: Option<(u64, Instant)>,
     drained_told: bool,
+    pub tally: Tally,
 }
 
 impl SendSide {
@@ -96,6 +98,7 @@ impl SendSide {
             unreachable_since: None,
             receiver_deadline: None,
             drained_told: false,
+            tally: Tally::default(),
         }
     }
 
@@ -112,6 +115,7 @@ impl SendSide {
     fn advance(&mut self, read: bool) {
         self.reads += u32::from(read);
         self.sent += 1;
+        self.tally.add(Counter::SentMessages, 1);
         (self.sent_bytes, self.started, self.judged) = (0, false, false);
         self.next_message += 1;
     }
@@ -185,6 +189,8 @@ impl Connection {
                 let work = &mut queue[*sent];
                 match self.send_datagram(receivers, own_key, &work.request) {
                     Ok(true) => {
+                        let length = work.length;
+                        side.tally.sent(length, self.device.description.mtu);
                         side.advance(false);
                         went = true;
                         continue;
@@ -266,7 +272,9 @@ impl Connection {
         }
         side.judged = true;
         let of_adapter = self.device.count_message();
-        match self.device.faults.at_message(of_adapter, self.ordinal, side.next_message) {
+        let verdict = self.device.faults.at_message(of_adapter, self.ordinal, side.next_message);
+        side.tally.add(Counter::Faults, u64::from(verdict != Verdict::Send));
+        match verdict {
             Verdict::Send => true,
             Verdict::Lose => {
                 self.device.begin_loss();
@@ -347,6 +355,7 @@ impl Connection {
         record.offset = side.sent_bytes as u32;
         record.operands = [request.operand, request.swap];
         record.immediate = request.immediate.unwrap_or(0);
+        record.shared_queue = request.shared_queue;
         let whole = side.sent_bytes + piece == payload;
         record.flags = [
             (side.sent_bytes == 0, FIRST),
@@ -359,6 +368,7 @@ impl Connection {
         .filter_map(|(set, flag)| set.then_some(flag))
         .sum();
         writer.commit(&record);
+        side.tally.sent(piece, self.device.description.mtu);
         side.sent_bytes += piece;
         side.started = true;
         if whole { Piecewise::Whole } else { Piecewise::Part }
@@ -454,6 +464,7 @@ impl Connection {
             RecordKind::AtomicResult => (record.operands.as_ptr() as u64, 8),
             _ => (payload, u64::from(record.length)),
         };
+        side.tally.received(length, self.device.description.mtu);
         let last = record.flags & LAST != 0;
         let Some(work) = side.work_of(record.message) else { return };
         let offset = u64::from(record.offset);
@@ -473,6 +484,7 @@ impl Connection {
     }
 
     fn receiver_not_ready(&self, side: &mut SendSide, record: &Record) {
+        side.tally.add(Counter::ReceiverNotReady, 1);
         // Seven times is for ever, says the specification.
         let retries = side.settings.receiver_retries;
         if retries < 7 {

@@ -3,12 +3,15 @@
 use super::access::Access;
 use super::completion::{Completion, CompletionStatus, Operation};
 use super::connection::Connection;
+use super::counters::{Counter, Tally};
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
+use super::receive::ReceiveQueue;
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, receiver_timer_us};
 use super::transport::Transport;
+use super::window::Party;
 use super::work::ReceiveRequest;
 use crate::fabric::{Reader, Writer, copy};
 use std::sync::Arc;
@@ -39,6 +42,9 @@ pub(super) struct ReceiveSide {
     delayed: Option<u64>,
     /// Data that has arrived and lands later, where writes land out of order.
     unplaced: Unplaced,
+    pub tally: Tally,
+    /// The shared receive queue that the message names, on an extended connection.
+    named: Option<Arc<ReceiveQueue>>,
 }
 
 /// A read that is being answered.
@@ -89,6 +95,8 @@ impl ReceiveSide {
             lost: false,
             delayed: None,
             unplaced: Unplaced::new(seed),
+            tally: Tally::default(),
+            named: None,
         }
     }
 
@@ -213,12 +221,16 @@ impl Connection {
             && needs_receive(&record)
         {
             side.delayed = Some(record.message);
+            side.tally.add(Counter::Faults, 1);
             // Without room for the answer the sender only waits.
             outcome.wake |= side.answer(&not_ready_at_first(side, record.message));
             return Step::Again;
         }
         if record.kind != RecordKind::Write {
             self.place(side);
+        }
+        if self.transport.is_xrc() && !self.find_named(side, &record) {
+            return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
         }
         let step = match record.kind {
             RecordKind::Write => self.write(side, &record, payload, outcome),
@@ -232,9 +244,45 @@ impl Connection {
             side.lost = true;
         }
         if matches!(step, Step::Done) && side.refusal.is_none() {
+            side.tally.received(u64::from(record.length), self.device.description.mtu);
             outcome.wake |= side.requests.consume(&record);
         }
         step
+    }
+
+    /// Finds the shared receive queue that a message names. False if there is none, or none any
+    /// more.
+    fn find_named(&self, side: &mut ReceiveSide, record: &Record) -> bool {
+        if record.flags & FIRST != 0 {
+            // Data that has not landed yet may be of another queue's domain.
+            self.place(side);
+            side.named = self.xrc.as_ref().and_then(|xrc| xrc.queue(record.shared_queue));
+        }
+        side.named.is_some()
+    }
+
+    /// Where the message finds its receive request.
+    fn queue<'a>(&'a self, side: &'a ReceiveSide) -> &'a ReceiveQueue {
+        side.named.as_ref().unwrap_or(&self.receive_queue)
+    }
+
+    /// On whose behalf the message touches memory.
+    fn party_of(&self, side: &ReceiveSide) -> Party {
+        let named = side.named.as_ref().and_then(|queue| queue.xrc.as_ref());
+        Party { domain: named.map_or(self.domain, |xrc| xrc.domain), ..self.party() }
+    }
+
+    /// Reports the end of a receive request where its queue does.
+    pub(super) fn report_received(
+        &self,
+        side: &ReceiveSide,
+        completion: Completion,
+        solicited: bool,
+    ) {
+        match side.named.as_ref().and_then(|queue| queue.xrc.as_ref()) {
+            Some(xrc) => self.report_in(&xrc.completions, completion, solicited),
+            None => self.report(completion, solicited),
+        }
     }
 
     /// Is this piece of a message dropped? Messages of an unreliable connection may be lost in
@@ -271,7 +319,7 @@ impl Connection {
         if length > 0 {
             let held = self.host.hold();
             let target = held.resolve_for_peer(
-                self.party(),
+                self.party_of(side),
                 record.key,
                 (record.address, length),
                 Access::REMOTE_WRITE,
@@ -294,8 +342,8 @@ impl Connection {
         if announces {
             self.place(side);
         }
-        if announces && let Some(request) = self.receive_queue.take() {
-            self.received(&request, Operation::ReceiveWrite, record);
+        if announces && let Some(request) = self.queue(side).take() {
+            self.received(side, &request, Operation::ReceiveWrite, record);
         }
         side.executed += u64::from(last);
         Step::Done
@@ -306,12 +354,12 @@ impl Connection {
         if side.unplaced.is_empty() {
             return;
         }
-        let held = self.host.hold();
+        let (held, party) = (self.host.hold(), self.party_of(side));
         side.unplaced.place(|part, from| {
             let (length, right) = (part.length as u64, Access::REMOTE_WRITE);
             // It was checked when it arrived; what its owner has given up since takes nothing.
             if let Ok(target) =
-                held.resolve_for_peer(self.party(), part.key, (part.address, length), right)
+                held.resolve_for_peer(party, part.key, (part.address, length), right)
             {
                 // SAFETY: the region holds the range, and stays while `held` lives; `place` gives
                 // the address of as many bytes.
@@ -333,7 +381,7 @@ impl Connection {
                 return Step::Blocked;
             }
             // A message that was lost in part has left its request.
-            side.current = side.current.take().or_else(|| self.receive_queue.take());
+            side.current = side.current.take().or_else(|| self.queue(side).take());
         }
         let Some(request) = side.current.take() else {
             return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
@@ -342,20 +390,21 @@ impl Connection {
         let landed = if u64::from(record.total) > room {
             Err((CompletionStatus::LocalLength, CompletionStatus::RemoteInvalidRequest))
         } else {
-            self.land(&request.pieces, u64::from(record.offset), u64::from(record.length), payload)
+            let part = (u64::from(record.offset), u64::from(record.length));
+            self.land(self.party_of(side).domain, &request.pieces, part, payload)
                 .map_err(|status| (status, CompletionStatus::RemoteOperation))
-                .and_then(|()| self.invalidate_for_peer(record))
+                .and_then(|()| self.invalidate_for_peer(side, record))
         };
         if let Err((own, told)) = landed {
             let failed = Completion::new(request.id, Operation::Receive, own, self.number);
-            self.report(failed, true);
+            self.report_received(side, failed, true);
             if !self.transport.is_reliable() {
                 return Step::Failed(AsyncEvent::QueuePairFatal);
             }
             return side.refuse(record.message, told);
         }
         if record.flags & LAST != 0 {
-            self.received(&request, Operation::Receive, record);
+            self.received(side, &request, Operation::Receive, record);
             side.executed += 1;
         } else {
             side.current = Some(request);
@@ -367,13 +416,14 @@ impl Connection {
     /// specification leaves open what the sender of a bad key is told; here it is told.
     fn invalidate_for_peer(
         &self,
+        side: &ReceiveSide,
         record: &Record,
     ) -> Result<(), (CompletionStatus, CompletionStatus)> {
         let told = CompletionStatus::RemoteInvalidRequest;
         if record.flags & LAST == 0 || record.flags & INVALIDATE == 0 {
             return Ok(());
         }
-        self.host.regions.invalidate(self.party(), record.key).map_err(|_| (told, told))
+        self.host.regions.invalidate(self.party_of(side), record.key).map_err(|_| (told, told))
     }
 
     /// Is there a receive request for this message? If not, its sender is notified.
@@ -389,13 +439,13 @@ impl Connection {
             // Its sender has given up meanwhile, and has reported so: too late.
             return false;
         }
-        if !self.receive_queue.is_empty() {
+        if !self.queue(side).is_empty() {
             return true;
         }
         self.not_ready(side, record, outcome);
         // Once more: a request that was posted meanwhile found nobody who waited.
         self.stalled.store(true, Ordering::SeqCst);
-        !self.receive_queue.is_empty()
+        !self.queue(side).is_empty()
     }
 
     fn not_ready(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) {
@@ -409,13 +459,19 @@ impl Connection {
     }
 
     /// Reports a message that came whole.
-    fn received(&self, request: &ReceiveRequest, operation: Operation, record: &Record) {
+    fn received(
+        &self,
+        side: &ReceiveSide,
+        request: &ReceiveRequest,
+        operation: Operation,
+        record: &Record,
+    ) {
         let mut completion =
             Completion::new(request.id, operation, CompletionStatus::Success, self.number);
         completion.length = record.total;
         completion.immediate = (record.flags & IMMEDIATE != 0).then_some(record.immediate);
         completion.invalidated = (record.flags & INVALIDATE != 0).then_some(record.key);
-        self.report(completion, record.flags & SOLICITED != 0);
+        self.report_received(side, completion, record.flags & SOLICITED != 0);
     }
 
     fn start_read(&self, side: &mut ReceiveSide, record: &Record) -> Step {
@@ -424,7 +480,7 @@ impl Connection {
             && (length == 0 || {
                 let held = self.host.hold();
                 held.resolve_for_peer(
-                    self.party(),
+                    self.party_of(side),
                     record.key,
                     (record.address, length),
                     Access::REMOTE_READ,
@@ -445,6 +501,7 @@ impl Connection {
     }
 
     fn continue_read(&self, side: &mut ReceiveSide, outcome: &mut Responded) -> Step {
+        let party = self.party_of(side);
         let (Some(job), Some((_, writer))) = (&mut side.read, &mut side.outlet) else {
             return Step::Idle;
         };
@@ -455,7 +512,7 @@ impl Connection {
             let address = job.address + job.done;
             // Checked again: the region may have gone since the read began.
             let source =
-                held.resolve_for_peer(self.party(), job.key, (address, piece), Access::REMOTE_READ);
+                held.resolve_for_peer(party, job.key, (address, piece), Access::REMOTE_READ);
             let Ok(source) = source else {
                 let message = job.message;
                 side.read = None;
@@ -471,6 +528,7 @@ impl Connection {
         let last = job.done == job.length;
         record.flags = if last { LAST } else { 0 };
         writer.commit(&record);
+        side.tally.sent(piece, self.device.description.mtu);
         outcome.wake = true;
         if last {
             side.read = None;
@@ -486,13 +544,14 @@ impl Connection {
         if !record.address.is_multiple_of(8) {
             return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
         }
+        let party = self.party_of(side);
         let Some((_, writer)) = &mut side.outlet else { return Step::Idle };
         if writer.reserve(0).is_none() {
             return Step::Blocked;
         }
         let held = self.host.hold();
         let (key, need) = (record.key, Access::REMOTE_ATOMIC);
-        let target = held.resolve_for_peer(self.party(), key, (record.address, 8), need);
+        let target = held.resolve_for_peer(party, key, (record.address, 8), need);
         let target = target.ok().filter(|target| target.is_multiple_of(8));
         let Some(target) = target else {
             return side.refuse(record.message, CompletionStatus::RemoteAccess);

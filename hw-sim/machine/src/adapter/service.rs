@@ -1,5 +1,6 @@
 //! The service thread: simulates the process's adapters when no thread polls.
 
+use super::device::Device;
 use super::error::{Result, VerbsError};
 use super::qp::QueuePair;
 use crate::fabric::{WakeWord, ask_for_short_slices, block_signals};
@@ -25,17 +26,19 @@ pub(super) struct Service {
     ended: AtomicBool,
     pollers_seen: Mutex<Option<Instant>>,
     wake_word: WakeWord,
+    devices: Vec<Arc<Device>>,
 }
 
 impl Service {
     /// Starts the thread, which sleeps at `wake_word`.
-    pub fn start(wake_word: WakeWord) -> Result<Arc<Self>> {
+    pub fn start(wake_word: WakeWord, devices: Vec<Arc<Device>>) -> Result<Arc<Self>> {
         let service = Arc::new(Self {
             pairs: RwLock::default(),
             changed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             pollers_seen: Mutex::default(),
             wake_word,
+            devices,
         });
         let thread = Arc::clone(&service);
         std::thread::Builder::new()
@@ -130,6 +133,9 @@ impl Service {
             }
             // Who polls does the work; but a thread that polls one queue may have stopped.
             worked |= pair.progress_by_service(now);
+        }
+        if look_at_pollers {
+            self.devices.iter().for_each(|device| device.counters.publish());
         }
         worked
     }

@@ -148,6 +148,7 @@ fn step(transport: Transport, from: QueuePairState, to: QueuePairState) -> Optio
         Transport::Reliable => {}
         Transport::Unreliable => return step_unreliable(from, to),
         Transport::Datagram => return step_datagram(from, to),
+        Transport::XrcSend | Transport::XrcReceive => return step_xrc(transport, from, to),
     }
     Some(match (from, to) {
         (_, Reset) => (0, 0),
@@ -196,6 +197,17 @@ fn step_unreliable(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32
             (needed, allowed & !RECEIVER_TIMER)
         }
     })
+}
+
+/// The same of extended reliable connections: each end has the attributes of its half.
+fn step_xrc(transport: Transport, from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
+    use mask::*;
+    let (needed, allowed) = step(Transport::Reliable, from, to)?;
+    let others = match transport {
+        Transport::XrcSend => PEER_READS | RECEIVER_TIMER,
+        _ => RETRIES | RECEIVER_RETRIES | READS,
+    };
+    Some((needed & !others, allowed & !others))
 }
 
 /// The same of datagrams, which know neither peer nor rights.
@@ -302,7 +314,8 @@ mod tests {
             (SendDrained, ReadyToSend),
         ];
         let new = Attributes { port: 1, mtu: 5, ..Attributes::default() };
-        for transport in [Transport::Reliable, Transport::Unreliable, Transport::Datagram] {
+        let all = [2, 3, 4, 9, 10].map(|number| Transport::from_number(number).unwrap());
+        for transport in all {
             for (from, to) in steps {
                 let (needed, allowed) = step(transport, from, to).unwrap();
                 let what = format!("{transport:?}, {from:?} to {to:?}");
@@ -322,7 +335,7 @@ mod tests {
             assert!(try_step(Error, Initialised).is_err());
             assert_eq!(
                 try_step(SendError, ReadyToSend).is_ok(),
-                transport != Transport::Reliable,
+                !transport.is_reliable(),
                 "a reliable connection has no such state"
             );
         }

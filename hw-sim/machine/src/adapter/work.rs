@@ -119,6 +119,8 @@ pub struct SendRequest {
     pub swap: u64,
     /// Where a datagram goes; connections know their peer.
     pub to: Option<Destination>,
+    /// The number of the peer's shared receive queue, on an extended reliable connection.
+    pub shared_queue: u32,
 }
 
 /// A request for a receive queue.

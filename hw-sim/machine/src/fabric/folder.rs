@@ -228,6 +228,11 @@ impl Fabric {
         marked.then_some((segment, (owner[0], owner[1])))
     }
 
+    /// Maps a file that no process of the fabric owns, if it is there.
+    pub fn shared(&self, name: &str, bytes: usize) -> Option<Segment> {
+        Segment::map(&self.directory.file(name).ok()?, bytes).ok()
+    }
+
     /// The names of files that begin like this.
     pub fn names(&self, prefix: &str) -> Vec<String> {
         let names = self.directory.names().into_iter();

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What sizes and addresses of mapped memory are multiples of, in bytes.
@@ -56,6 +56,11 @@ impl PartialEq for Physical {
 }
 
 impl Physical {
+    /// The memory file.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
     /// A descriptor that another process can import.
     pub fn export(&self) -> Result<OwnedFd> {
         if !self.is_shareable {
@@ -332,6 +337,7 @@ impl GlobalMemory {
 mod tests {
     use super::*;
     use crate::memory::Site;
+    use std::io::{Seek, Write};
 
     const MIB: u64 = 1 << 20;
 
@@ -430,5 +436,29 @@ mod tests {
         memory.import_physical(stranger.into()).unwrap_err();
         let other = pages::memory_file(c"something-else", 2 * MIB).unwrap();
         memory.import_physical(other.into()).unwrap_err();
+    }
+
+    /// If this fails, an adapter writes to the neighbour of the memory that was registered.
+    #[test]
+    fn a_dma_buf_is_the_part_of_one_mapping_that_was_asked_for() {
+        let memory = memory();
+        let base = memory.reserve_addresses(4 * MIB, 0).unwrap();
+        for at in [base, base + 2 * MIB] {
+            memory.map(at, &memory.create_physical(0, 2 * MIB, false).unwrap()).unwrap();
+        }
+        memory.export_dma_buf(base, 4096).unwrap_err();
+        memory.set_access(base, 4 * MIB, 0, true).unwrap();
+        let address = base + 2 * MIB + 8192;
+        let buffer = File::from(memory.export_dma_buf(address, 4096).unwrap());
+        assert_eq!((&buffer).stream_position().unwrap(), 8192);
+        (&buffer).write_all(&[7]).unwrap();
+        assert_eq!((read(address), read(base + 8192)), (7, 0));
+        memory.export_dma_buf(base + MIB, MIB).unwrap();
+        for (address, bytes) in [(base + MIB, 2 * MIB), (base + 1, 4096), (base, 100), (base, 0)] {
+            memory.export_dma_buf(address, bytes).unwrap_err();
+        }
+        // As with every dma-buf: what is unmapped lives on below it.
+        memory.unmap(base, 4 * MIB).unwrap();
+        (&buffer).write_all(&[8]).unwrap();
     }
 }

@@ -49,7 +49,8 @@ pub(crate) fn of_device(gpu: &Gpu, attribute: i32) -> Option<i32> {
         97 => model.shared_memory_per_block_optin() as i32,
         106 => model.blocks_per_multiprocessor as i32,
         111 => model.shared_memory_reserved_per_block() as i32,
-        124 => i32::from(model.dma_buf),
+        // GPUDirect RDMA of memory of cuMemCreate goes by dma-bufs; those themselves.
+        110 | 124 => i32::from(model.dma_buf),
         134 => gpu.numa_node as i32,
         _ => return capability(attribute).or_else(|| texture_limit(attribute)),
     })
@@ -75,10 +76,10 @@ fn capability(attribute: i32) -> Option<i32> {
         // host atomics, pageable access, multi-device launch, remote write flushes, page tables of
         // the host.
         17 | 18 | 20 | 32 | 35 | 84..=86 | 88 | 96 | 98 | 100 | 101 => 0,
-        // Shareable handles of other systems, compression, persisting L2, access policy, GPUDirect
-        // RDMA with virtual memory management, sparse arrays, read-only registration, timeline
-        // semaphores, clusters, tensor maps, NUMA configuration, multicast, MPS.
-        104 | 105 | 107..=110 | 112..=114 | 119..=121 | 125..=133 | 135..=160 => 0,
+        // Shareable handles of other systems, compression, persisting L2, access policy, sparse
+        // arrays, read-only registration, timeline semaphores, clusters, tensor maps, NUMA
+        // configuration, multicast, MPS.
+        104 | 105 | 107..=109 | 112..=114 | 119..=121 | 125..=133 | 135..=160 => 0,
         _ => return None,
     })
 }

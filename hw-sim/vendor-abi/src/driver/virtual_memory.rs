@@ -70,6 +70,12 @@ fn permit() -> Outcome<&'static Driver> {
     }
 }
 
+/// Do adapters reach physical memory of a GPU? All of it, whatever it was asked for: by dma-bufs.
+fn is_reached_by_adapters(gpu: usize) -> Outcome<bool> {
+    let machine = &state::driver()?.machine;
+    Ok(machine.description.driver.dma_buf && machine.model(gpu).dma_buf)
+}
+
 /// The GPU whose memory is asked for.
 fn check(properties: &AllocationProperties) -> Outcome<usize> {
     if properties.allocation_type != PINNED || properties.location_type != ON_DEVICE {
@@ -82,12 +88,13 @@ fn check(properties: &AllocationProperties) -> Outcome<usize> {
         );
         return refuse(NOT_SUPPORTED, text);
     }
-    if properties.gpu_direct_rdma != 0 {
-        let text = "physical memory for RDMA adapters: adapters reach memory of cuMemAlloc";
+    // A driver that does not compress gives plain memory, and its properties say so.
+    let gpu = state::device(properties.location)?.1;
+    if properties.gpu_direct_rdma != 0 && !is_reached_by_adapters(gpu)? {
+        let text = "physical memory for RDMA adapters: the GPU exports no dma-bufs";
         return refuse(NOT_SUPPORTED, text);
     }
-    // A driver that does not compress gives plain memory, and its properties say so.
-    Ok(state::device(properties.location)?.1)
+    Ok(gpu)
 }
 
 fn set_access(
@@ -247,7 +254,7 @@ driver_calls! {
             location: state::number_of(own.physical.gpu)?,
             win32: 0,
             compression: 0,
-            gpu_direct_rdma: 0,
+            gpu_direct_rdma: is_reached_by_adapters(own.physical.gpu)?.into(),
             usage: 0,
             reserved: [0; 4],
         })

@@ -1,9 +1,11 @@
 //! Structures of `libibverbs` as C lays them out on 64-bit Linux. Public ones are those of
 //! `infiniband/verbs.h`; of its private ones only what a provider must know.
 
+use super::completion_queue::QueueObject;
 use super::domains::{DomainObject, ThreadDomain};
 use super::memory::{RegionObject, WindowObject};
 use super::pointer::{Object, Source, Target};
+use super::xrc::XrcDomainObject;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
@@ -412,6 +414,41 @@ pub(super) struct IbvSrqInitAttrEx {
     pub pd: Object<DomainObject>,
 }
 
+/// What `struct ibv_srq_init_attr_ex` adds for queues of XRC domains.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvSrqInitAttrXrc {
+    pub base: IbvSrqInitAttrEx,
+    pub xrcd: Object<XrcDomainObject>,
+    pub cq: Object<QueueObject>,
+}
+
+/// `struct ibv_xrcd`.
+#[repr(C)]
+pub(super) struct IbvXrcd {
+    pub context: Target<IbvContext>,
+}
+
+/// `struct ibv_xrcd_init_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvXrcdInitAttr {
+    pub comp_mask: u32,
+    pub fd: c_int,
+    pub flags: c_int,
+}
+
+/// `struct ibv_qp_open_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvQpOpenAttr {
+    pub comp_mask: u32,
+    pub number: u32,
+    pub xrcd: Object<XrcDomainObject>,
+    pub qp_context: usize,
+    pub kind: u32,
+}
+
 /// `struct ibv_port_attr`, as of rdma-core 34; newer ones append fields that are zero here.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -536,6 +573,8 @@ const _: () = {
     assert!(size_of::<IbvQpAttr>() == 144 && offset_of!(IbvQpAttr, route) == 56);
     assert!(offset_of!(IbvQpAttr, partition) == 120 && offset_of!(IbvQpAttr, rate_limit) == 136);
     assert!(size_of::<IbvSrqInitAttr>() == 24 && offset_of!(IbvSrqInitAttrEx, pd) == 32);
+    assert!(offset_of!(IbvSrqInitAttrXrc, xrcd) == 40 && size_of::<IbvSrqInitAttrXrc>() == 56);
+    assert!(size_of::<IbvQpOpenAttr>() == 32 && size_of::<IbvXrcdInitAttr>() == 12);
     assert!(size_of::<IbvPortAttr>() == 52 && offset_of!(IbvPortAttr, link_layer) == 46);
     assert!(size_of::<IbvDeviceAttr>() == 232 && offset_of!(IbvDeviceAttr, atomics) == 164);
     assert!(offset_of!(IbvDeviceAttr, ports) == 227);

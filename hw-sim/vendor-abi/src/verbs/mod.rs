@@ -22,6 +22,7 @@ mod query;
 mod queue_pair;
 mod register;
 mod work_request;
+mod xrc;
 
 pub use register::PROVIDER_SUFFIXES;
 

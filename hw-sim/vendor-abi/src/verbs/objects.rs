@@ -3,7 +3,9 @@
 use super::channel;
 use super::context::{OpenDevice, open_device};
 use super::domains::DomainObject;
-use super::layout::{IbvContext, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx};
+use super::layout::{
+    IbvContext, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx, IbvSrqInitAttrXrc,
+};
 use super::pointer::{Object, Source, Target, set_errno};
 use hwsim_machine::adapter::device::{PIECES_MAX, REQUESTS_MAX};
 use hwsim_machine::adapter::{ReceiveQueue, VerbsError};
@@ -14,9 +16,12 @@ use std::sync::Arc;
 /// Attributes of shared receive queues: capacity, limit.
 const SRQ_CAPACITY: c_int = 1;
 const SRQ_LIMIT: c_int = 2;
-/// `IBV_SRQT_BASIC`, and the bits of `struct ibv_srq_init_attr_ex` that go with it.
+/// `IBV_SRQT_BASIC` and `IBV_SRQT_XRC`, and the bits of `struct ibv_srq_init_attr_ex` that go with
+/// them: type, protection domain; XRC domain, completion queue.
 const SRQ_BASIC: u32 = 0;
+const SRQ_XRC: u32 = 1;
 const SRQ_KNOWN: u32 = 0b11;
+const SRQ_KNOWN_XRC: u32 = 0b1111;
 
 /// A structure of all zeros, as the library expects of what it fills in.
 pub(super) fn zeroed<T>() -> T {
@@ -54,7 +59,12 @@ pub(super) fn errno_of(error: &VerbsError) -> i32 {
     error.errno()
 }
 
-fn make_srq(device: &Arc<OpenDevice>, attributes: &mut IbvSrqAttr) -> Object<SharedReceiveObject> {
+/// Makes a shared receive queue with what `queue` gives for its sizes and its owner.
+fn make_srq(
+    device: &Arc<OpenDevice>,
+    attributes: &mut IbvSrqAttr,
+    queue: impl FnOnce((u32, u32), u64) -> Result<Arc<ReceiveQueue>, VerbsError>,
+) -> Object<SharedReceiveObject> {
     let (requests, pieces) = (attributes.requests.max(1), attributes.pieces.max(1));
     if requests > REQUESTS_MAX || pieces > PIECES_MAX {
         return refused(libc::EINVAL);
@@ -64,9 +74,12 @@ fn make_srq(device: &Arc<OpenDevice>, attributes: &mut IbvSrqAttr) -> Object<Sha
         queue: None,
         device: Arc::clone(device),
     }));
-    let queue = ReceiveQueue::shared(requests, pieces, object.address(), device.as_events());
+    let made = queue((requests, pieces), object.address());
     let mut object = object.take();
-    object.queue = Some(queue);
+    match made {
+        Ok(queue) => object.queue = Some(queue),
+        Err(error) => return refused(errno_of(&error)),
+    }
     (attributes.requests, attributes.pieces) = (requests, pieces);
     Object::give(object)
 }
@@ -77,25 +90,52 @@ pub(super) extern "C" fn create_srq(
     request: Target<IbvSrqInitAttr>,
 ) -> Object<SharedReceiveObject> {
     let mut wanted = request.get();
-    let object = make_srq(&pd.get().device, &mut wanted.attributes);
+    let device = &pd.get().device;
+    let object = make_srq(device, &mut wanted.attributes, |(requests, pieces), handle| {
+        Ok(ReceiveQueue::shared(requests, pieces, handle, device.as_events()))
+    });
     request.set(wanted);
     object
 }
 
-/// `create_srq_ex`, for queues of the basic kind.
+/// `create_srq_ex`, for queues of the basic kind and of XRC domains.
 pub(super) extern "C" fn create_srq_ex(
     context: Target<IbvContext>,
     request: Target<IbvSrqInitAttrEx>,
 ) -> Object<SharedReceiveObject> {
     let mut wanted = request.get();
     let kind = if wanted.comp_mask & 1 != 0 { wanted.kind } else { SRQ_BASIC };
-    if kind != SRQ_BASIC || wanted.comp_mask & !SRQ_KNOWN != 0 {
+    let known = match kind {
+        SRQ_BASIC => SRQ_KNOWN,
+        SRQ_XRC => SRQ_KNOWN_XRC,
+        _ => return refused(libc::EOPNOTSUPP),
+    };
+    if wanted.comp_mask & !known != 0 {
         return refused(libc::EOPNOTSUPP);
     }
     if wanted.comp_mask & 2 == 0 || wanted.pd.is_null() {
         return refused(libc::EINVAL);
     }
-    let object = make_srq(open_device(context), &mut wanted.attributes);
+    let device = open_device(context);
+    let object = if kind == SRQ_XRC {
+        if wanted.comp_mask != SRQ_KNOWN_XRC {
+            return refused(libc::EINVAL);
+        }
+        let IbvSrqInitAttrXrc { xrcd, cq, .. } = Target::from_address(request.address()).get();
+        if xrcd.is_null() || cq.is_null() {
+            return refused(libc::EINVAL);
+        }
+        make_srq(device, &mut wanted.attributes, |sizes, handle| {
+            let owner = (handle, device.as_events());
+            let domains = (Arc::clone(&xrcd.get().shared.domain), wanted.pd.get().domain);
+            let completions = Arc::clone(cq.get().queue());
+            device.network.make_xrc_queue(sizes, owner, domains, completions)
+        })
+    } else {
+        make_srq(device, &mut wanted.attributes, |(requests, pieces), handle| {
+            Ok(ReceiveQueue::shared(requests, pieces, handle, device.as_events()))
+        })
+    };
     if let Some(made) = object.non_null() {
         let c = made.get().c.get();
         // SAFETY: nobody else knows the object yet. Zeros are unlocked locks.
@@ -138,12 +178,27 @@ pub(super) extern "C" fn query_srq(
     0
 }
 
+/// `get_srq_num`, of queues of XRC domains.
+pub(super) extern "C" fn get_srq_num(
+    srq: Object<SharedReceiveObject>,
+    number: Target<u32>,
+) -> c_int {
+    match srq.get().queue().number() {
+        Some(own) => {
+            number.set(own);
+            0
+        }
+        None => libc::EOPNOTSUPP,
+    }
+}
+
 /// `destroy_srq`.
 pub(super) extern "C" fn destroy_srq(srq: Object<SharedReceiveObject>) -> c_int {
     let object = srq.get();
     if object.queue().is_used() {
         return libc::EBUSY;
     }
+    object.queue().end();
     let (address, device) = (srq.address(), &object.device);
     channel::withdraw(device.async_fd, &device.events, |element| element == address);
     drop(srq.take());

@@ -3,6 +3,7 @@
 
 use super::{
     address_handle, completion_queue, context, domains, memory, objects, post, query, queue_pair,
+    xrc,
 };
 
 /// All operations, sorted, with the interface version (35 and 36: within interface 34) that brought
@@ -108,6 +109,7 @@ pub(super) const ANSWERED: &[Answered] = &[
     ("alloc_pd", domains::alloc_pd as *const (), &["ibv_alloc_pd"]),
     ("alloc_td", domains::alloc_td as *const (), &["ibv_alloc_td"]),
     ("bind_mw", memory::bind_mw as *const (), &["ibv_bind_mw"]),
+    ("close_xrcd", xrc::close_xrcd as *const (), &["ibv_close_xrcd"]),
     ("create_ah", address_handle::create_ah as *const (), &["ibv_create_ah"]),
     ("create_cq", completion_queue::create_cq as *const (), &["ibv_create_cq"]),
     (
@@ -147,6 +149,7 @@ pub(super) const ANSWERED: &[Answered] = &[
             "ibv_wr_send_imm",
             "ibv_wr_send_inv",
             "ibv_wr_set_ud_addr",
+            "ibv_wr_set_xrc_srqn",
             "ibv_wr_bind_mw",
             "ibv_wr_local_inv",
             "ibv_wr_atomic_cmp_swp",
@@ -168,8 +171,11 @@ pub(super) const ANSWERED: &[Answered] = &[
     ("destroy_qp", queue_pair::destroy_qp as *const (), &["ibv_destroy_qp"]),
     ("destroy_srq", objects::destroy_srq as *const (), &["ibv_destroy_srq"]),
     ("free_context", context::free_context as *const (), &["ibv_close_device"]),
+    ("get_srq_num", objects::get_srq_num as *const (), &["ibv_get_srq_num"]),
     ("modify_qp", queue_pair::modify_qp as *const (), &["ibv_modify_qp"]),
     ("modify_srq", objects::modify_srq as *const (), &["ibv_modify_srq"]),
+    ("open_qp", xrc::open_qp as *const (), &["ibv_open_qp"]),
+    ("open_xrcd", xrc::open_xrcd as *const (), &["ibv_open_xrcd"]),
     ("poll_cq", post::poll_cq as *const (), &["ibv_poll_cq"]),
     ("post_recv", post::post_recv as *const (), &["ibv_post_recv"]),
     ("post_send", post::post_send as *const (), &["ibv_post_send"]),

@@ -56,6 +56,7 @@ pub(super) fn request(id: u64, verb: Verb, flags: u32) -> SendRequest {
         operand: 0,
         swap: 0,
         to: None,
+        shared_queue: 0,
     }
 }
 
@@ -114,6 +115,9 @@ fn from_c(
         made.remote_key = wr.atomic_key;
     } else {
         made.remote_key = wr.key_or_operand as u32;
+    }
+    if transport == Transport::XrcSend {
+        made.shared_queue = wr.shared_receive_queue as u32;
     }
     match verb {
         Verb::SendAndInvalidate => made.remote_key = wr.immediate,

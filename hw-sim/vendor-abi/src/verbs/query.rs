@@ -11,9 +11,9 @@ use hwsim_machine::description::LinkLayer;
 use std::ffi::{c_int, c_void};
 
 /// RNR NAKs, system GUID, port events, current state in changes, resizable shared receive queues;
-/// memory windows, of type 2B too, and invalidation.
+/// memory windows, of type 2B too, and invalidation; XRC.
 const CAPABILITIES: u32 =
-    1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 13 | 1 << 17 | 1 << 24 | 1 << 21;
+    1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 13 | 1 << 17 | 1 << 24 | 1 << 21 | 1 << 20;
 /// The vendor's IEEE number: all ones is nobody's. The kernel's software adapter says so, too.
 const VENDOR: u32 = 0xff_ffff;
 /// The only kind of virtual adapter.

@@ -11,15 +11,20 @@ use super::layout::{
 use super::objects::{SharedReceiveObject, errno_of, refused, zeroed};
 use super::pointer::{Object, Target};
 use super::work_request;
+use super::xrc::XrcDomainObject;
 use hwsim_machine::adapter::state::{Attributes, mask};
 use hwsim_machine::adapter::work::SendRequest;
-use hwsim_machine::adapter::{Capacity, QueuePair, QueuePairRequest, QueuePairState, Transport};
+use hwsim_machine::adapter::{
+    Capacity, CompletionQueue, QueuePair, QueuePairRequest, QueuePairState, Transport,
+};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Bits of `ibv_qp_init_attr_ex`: protection domain, flags of creation, send operations.
+/// Bits of `ibv_qp_init_attr_ex`: protection domain, XRC domain, flags of creation, send
+/// operations.
 const INIT_PD: u32 = 1;
+const INIT_XRCD: u32 = 1 << 1;
 const INIT_FLAGS: u32 = 1 << 2;
 const INIT_OPERATIONS: u32 = 1 << 6;
 
@@ -29,6 +34,8 @@ pub(super) struct PairObject {
     pub c: UnsafeCell<IbvQpEx>,
     pair: Option<Arc<QueuePair>>,
     device: Arc<OpenDevice>,
+    /// Handles on the same queue pair have the same.
+    handle: Arc<()>,
     /// What is being built between `ibv_wr_start` and `ibv_wr_complete`.
     pub building: work_request::Building,
 }
@@ -65,14 +72,21 @@ pub(super) extern "C" fn create_qp_ex(
         let offset = std::mem::offset_of!(IbvQpInitAttrEx, comp_mask) as u64;
         Target::<u32>::from_address(request.address() + offset).get()
     };
-    if comp_mask & !(INIT_PD | INIT_FLAGS | INIT_OPERATIONS) != 0 {
+    if comp_mask & !(INIT_PD | INIT_XRCD | INIT_FLAGS | INIT_OPERATIONS) != 0 {
         return refused(libc::EOPNOTSUPP);
-    }
-    if comp_mask & INIT_PD == 0 {
-        return refused(libc::EINVAL);
     }
     // Older programs have a shorter structure: each field is read only where the mask names it.
     let field = |offset: usize| extra.address() + offset as u64;
+    if request.get().kind == Transport::XrcReceive as u32 {
+        let xrcd = Target::<Object<XrcDomainObject>>::from_address(field(72));
+        return match comp_mask {
+            INIT_XRCD => make_receiver(xrcd.get(), request),
+            _ => refused(libc::EINVAL),
+        };
+    }
+    if comp_mask & INIT_PD == 0 || comp_mask & INIT_XRCD != 0 {
+        return refused(libc::EINVAL);
+    }
     let pd = Target::<Object<DomainObject>>::from_address(field(64)).get();
     if comp_mask & INIT_FLAGS != 0 && Target::<u32>::from_address(field(80)).get() != 0 {
         return refused(libc::EOPNOTSUPP);
@@ -95,9 +109,14 @@ fn make(
     if operations.is_some_and(|wanted| wanted & !possible != 0) {
         return refused(libc::EOPNOTSUPP);
     }
-    if wanted.send_cq == 0 || wanted.receive_cq == 0 || pd.is_null() {
+    let sends_alone = transport == Transport::XrcSend;
+    if wanted.send_cq == 0 || (wanted.receive_cq == 0 && !sends_alone) || pd.is_null() {
         return refused(libc::EINVAL);
     }
+    if transport == Transport::XrcReceive || (sends_alone && wanted.srq != 0) {
+        return refused(libc::EINVAL);
+    }
+    let receive_cq = if wanted.receive_cq == 0 { wanted.send_cq } else { wanted.receive_cq };
     let DomainObject { domain, device, .. } = pd.get();
     let queue = |address: usize| {
         Arc::clone(Object::<QueueObject>::from_address(address as u64).get().queue())
@@ -108,16 +127,13 @@ fn make(
     let mut sizes = wanted.capacity;
     (sizes.send_requests, sizes.send_pieces) =
         (sizes.send_requests.max(1), sizes.send_pieces.max(1));
-    if shared.is_none() {
+    if sends_alone {
+        (sizes.receive_requests, sizes.receive_pieces) = (0, 0);
+    } else if shared.is_none() {
         (sizes.receive_requests, sizes.receive_pieces) =
             (sizes.receive_requests.max(1), sizes.receive_pieces.max(1));
     }
-    let mut object = Box::new(PairObject {
-        c: UnsafeCell::new(zeroed()),
-        pair: None,
-        device: Arc::clone(device),
-        building: work_request::Building::default(),
-    });
+    let mut object = new_object(device);
     let address = &raw const *object as u64;
     let made = device.network.create_queue_pair(
         &device.device,
@@ -125,8 +141,9 @@ fn make(
             transport,
             domain: *domain,
             send_queue: queue(wanted.send_cq),
-            receive_completions: queue(wanted.receive_cq),
+            receive_completions: queue(receive_cq),
             shared,
+            xrc: None,
             capacity: capacity(&sizes),
             signal_all: wanted.signal_all != 0,
             events: device.as_events(),
@@ -137,12 +154,80 @@ fn make(
         Ok(pair) => pair,
         Err(error) => return refused(errno_of(&error)),
     };
-    fill(object.c.get_mut(), pd, &wanted, pair.number(), operations.is_some());
+    let context = pd.get().context();
+    fill(object.c.get_mut(), context, &wanted, pair.number(), operations.is_some());
+    object.c.get_mut().base.pd = pd.address() as usize;
     object.pair = Some(pair);
     Target::<IbvQpCap>::from_address(
         request.address() + std::mem::offset_of!(IbvQpInitAttr, capacity) as u64,
     )
     .set(sizes);
+    Object::give(object)
+}
+
+fn new_object(device: &Arc<OpenDevice>) -> Box<PairObject> {
+    Box::new(PairObject {
+        c: UnsafeCell::new(zeroed()),
+        pair: None,
+        device: Arc::clone(device),
+        handle: Arc::default(),
+        building: work_request::Building::default(),
+    })
+}
+
+/// Makes the receiving end of an extended connection: queues and protection are those of the shared
+/// receive queues of its domain.
+fn make_receiver(
+    xrcd: Object<XrcDomainObject>,
+    request: Target<IbvQpInitAttr>,
+) -> Object<PairObject> {
+    let Some(xrcd) = xrcd.non_null() else { return refused(libc::EINVAL) };
+    let XrcDomainObject { shared, device, .. } = xrcd.get();
+    let mut wanted = request.get();
+    (wanted.send_cq, wanted.receive_cq, wanted.srq) = (0, 0, 0);
+    wanted.capacity = zeroed();
+    let mut object = new_object(device);
+    let handle = &raw const *object as u64;
+    // Nothing completes here.
+    let nothing = CompletionQueue::new(1, handle, device.as_events());
+    let made = device.network.create_queue_pair(
+        &device.device,
+        QueuePairRequest {
+            transport: Transport::XrcReceive,
+            domain: 0,
+            send_queue: Arc::clone(&nothing),
+            receive_completions: nothing,
+            shared: None,
+            xrc: Some(Arc::clone(&shared.domain)),
+            capacity: capacity(&wanted.capacity),
+            signal_all: false,
+            events: device.as_events(),
+            handle,
+        },
+    );
+    let pair = match made {
+        Ok(pair) => pair,
+        Err(error) => return refused(errno_of(&error)),
+    };
+    fill(object.c.get_mut(), xrcd.get().context(), &wanted, pair.number(), false);
+    shared.enter(&pair, &object.handle);
+    object.pair = Some(pair);
+    Object::give(object)
+}
+
+/// One more handle on a queue pair.
+pub(super) fn open_again(
+    context: Target<IbvContext>,
+    device: &Arc<OpenDevice>,
+    (pair, handle): (Arc<QueuePair>, Arc<()>),
+    qp_context: usize,
+) -> Object<PairObject> {
+    let mut object = new_object(device);
+    let mut wanted: IbvQpInitAttr = zeroed();
+    (wanted.qp_context, wanted.kind) = (qp_context, pair.transport() as u32);
+    fill(object.c.get_mut(), context, &wanted, pair.number(), false);
+    object.c.get_mut().base.state = pair.state() as u32;
+    (object.pair, object.handle) = (Some(pair), handle);
     Object::give(object)
 }
 
@@ -159,15 +244,14 @@ fn capacity(sizes: &IbvQpCap) -> Capacity {
 /// Fills in what programs read: no other code does it for queue pairs.
 fn fill(
     c: &mut IbvQpEx,
-    pd: Object<DomainObject>,
+    context: Target<IbvContext>,
     wanted: &IbvQpInitAttr,
     number: u32,
     extended: bool,
 ) {
     let base = &mut c.base;
-    base.context = Target::<super::layout::IbvPd>::from_address(pd.address()).get().context;
+    base.context = context;
     base.qp_context = wanted.qp_context;
-    base.pd = pd.address() as usize;
     (base.send_cq, base.receive_cq) = (wanted.send_cq, wanted.receive_cq);
     base.srq = wanted.srq;
     (base.handle, base.number) = (number, number);
@@ -183,7 +267,10 @@ fn fill(
 /// `destroy_qp`.
 pub(super) extern "C" fn destroy_qp(qp: Object<PairObject>) -> c_int {
     let object = qp.get();
-    object.pair().destroy();
+    // Handles are counted by what they share; programs order the ends of those on one queue pair.
+    if Arc::strong_count(&object.handle) == 1 {
+        object.pair().destroy();
+    }
     let (address, device) = (qp.address(), &object.device);
     channel::withdraw(device.async_fd, &device.events, |element| element == address);
     drop(qp.take());

@@ -16,7 +16,8 @@ use std::sync::{Condvar, Mutex};
 /// sends that invalidate.
 pub(super) fn operations(transport: Transport) -> u64 {
     match transport {
-        Transport::Reliable => 0b11_1111_1111,
+        Transport::Reliable | Transport::XrcSend => 0b11_1111_1111,
+        Transport::XrcReceive => 0,
         Transport::Unreliable => 0b11_1000_1111,
         Transport::Datagram => 0b1100,
     }
@@ -158,6 +159,10 @@ extern "C" fn set_destination(
     qp.get().building.last(|request| request.to = to);
 }
 
+extern "C" fn set_shared_queue(qp: Pair, number: u32) {
+    qp.get().building.last(|request| request.shared_queue = number);
+}
+
 extern "C" fn set_inline(qp: Pair, address: Source<u8>, length: usize) {
     set_inline_bytes(qp, length, |bytes| post::copy_inline(bytes, address, length));
 }
@@ -214,8 +219,7 @@ pub(super) fn functions() -> [usize; 20] {
         // Segmentation.
         unsupported as *const () as usize,
         set_destination as *const () as usize,
-        // Extended connections.
-        unsupported as *const () as usize,
+        set_shared_queue as *const () as usize,
         set_inline as *const () as usize,
         set_inline_list as *const () as usize,
         set_piece as *const () as usize,

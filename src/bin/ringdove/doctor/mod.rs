@@ -3,6 +3,7 @@
 //!
 //! * `host`, `facts`: what is found, read once; nothing is changed
 //! * `gpus`, `drivers`, `adapters`, `engines`, `job`: judgements, pure functions of the facts
+//! * `statistics`: what adapters have counted, on request
 //! * `words`: a trial, on request: low-latency messages over adapters
 //! * `report`: findings, and how they are shown
 
@@ -14,6 +15,7 @@ mod gpus;
 mod host;
 mod job;
 mod report;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -37,6 +39,10 @@ pub struct Arguments {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
+    /// Also show what each port of each RDMA adapter has counted: bytes, packets, retries, errors;
+    /// of virtual ones queue pairs, posts and faults, too
+    #[arg(long)]
+    adapters: bool,
     /// Also let each GPU's RDMA adapter write to itself for so many seconds, and look whether words
     /// of 8 bytes come in one piece, as RINGDOVE_LOW_LATENCY_ADAPTERS=true needs it
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
@@ -88,6 +94,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
                 report.complain(Level::Missing, "--adapter-words", error, advice);
             }
         }
+    }
+    if arguments.adapters {
+        // Last, so that it counts what a trial has sent.
+        statistics::statistics(&facts, &mut report);
     }
     let text = if arguments.json {
         let document = document(&facts, &report, &chosen);
