@@ -177,7 +177,7 @@ pub fn in_graphs(options: &Options) -> Result<()> {
         graphs.push(graph.ok_or("the capture is empty")?);
     }
     clear(&mut ranks)?;
-    let mut launch = |times: usize| -> Result<f64> {
+    let launch = |times: usize| -> Result<f64> {
         let began = Instant::now();
         for _ in 0..times {
             for graph in &graphs {
