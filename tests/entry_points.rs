@@ -248,6 +248,12 @@ const ENTRIES: &[Entry] = &[
         ("hw-sim/vendor-abi/tests/fuzz.rs", "graphs_at_random_are_answered_with_codes"),
         &[],
     ),
+    entry(
+        "answers of drivers, to be compared",
+        ("hw-sim/judge/src/main.rs", "read_to_string"),
+        ("hw-sim/judge/src/compare.rs", "no_text_breaks_the_comparison"),
+        &["hw-sim/judge/known"],
+    ),
 ];
 
 /// What marks a reader of what others wrote, and where it stands although it is none: files that

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 19] = [
+const CRATES: [(&str, &str, &[&str]); 20] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
@@ -37,6 +37,8 @@ const CRATES: [(&str, &str, &[&str]); 19] = [
     ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
     ("hwsim-cudnn", "hw-sim/cudnn", &[]),
     ("hwsim-gdrapi", "hw-sim/gdrapi", &[]),
+    // Asks any driver, and knows none of ours.
+    ("hwsim-judge", "hw-sim/judge", &[]),
     // Reads the same list of faults as virtual devices.
     ("hwsim-libc", "hw-sim/libc", &["hwsim-machine"]),
     // Stands in for `ptxas`, so it sees the PTX crate too.
@@ -116,7 +118,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does, and `tests/enqueue` asks the
 /// virtual driver for the time that it took.
-const UNSAFE_PLACES: [&str; 24] = [
+const UNSAFE_PLACES: [&str; 25] = [
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",
@@ -138,6 +140,7 @@ const UNSAFE_PLACES: [&str; 24] = [
     "hw-sim/cudart/",
     "hw-sim/cudnn/",
     "hw-sim/gdrapi/",
+    "hw-sim/judge/",
     "hw-sim/libc/",
     "hw-sim/machine/",
     "hw-sim/vendor-abi/",

@@ -21,6 +21,10 @@ pub const EXAMPLE_SVM: &str = include_str!("../ptx/example_svm.ptx");
 /// entry `example_halo`.
 pub const EXAMPLE_HALO: &str = include_str!("../ptx/example_halo.ptx");
 
+/// What `examples/gpu_report.rs` measures a GPU with (`kernels/cuda/example_report.cu`), entries
+/// `report_atomic`, `report_push`, `report_trip`, `report_step` and `report_product`.
+pub const EXAMPLE_REPORT: &str = include_str!("../ptx/example_report.ptx");
+
 /// A matrix product whose tiles are put to all ranks as they are computed
 /// (`kernels/cuda/example_tile.cu`), entry `example_tile`.
 pub const EXAMPLE_TILE: &str = include_str!("../ptx/example_tile.ptx");
