@@ -233,39 +233,3 @@ fn adapters_that_write_words_in_halves_are_found() {
         assert_eq!(status.success(), level == "ok", "{words}: {output}");
     }
 }
-
-/// If this fails, `--adapters` shows nothing of what adapters have carried, or what it shows of
-/// virtual ones is not marked so.
-#[test]
-fn adapters_tell_what_they_have_carried() {
-    if cannot_run() {
-        return;
-    }
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "-m", "one-gpu", "--"]).arg(tool("ringdove"));
-    command.args(["doctor", "--json", "--adapters", "--adapter-words", "0.5"]);
-    let (status, output) = run_bounded(command);
-    let begin = output.find('{').unwrap_or_else(|| panic!("no JSON: {output}"));
-    let document: Value = serde_json::from_str(&output[begin..]).unwrap();
-    if !has_adapters(&document) {
-        return;
-    }
-    assert!(status.success(), "{output}");
-    let sections = document["sections"].as_array().unwrap();
-    let told = sections.iter().find(|section| section["title"] == "adapter statistics").unwrap();
-    let findings = told["findings"].as_array().unwrap();
-    let seen: Vec<_> = findings.iter().map(|finding| finding["seen"].as_str().unwrap()).collect();
-    let number = |line: &str, words: &str| -> u64 {
-        let before = line.split(words).next().unwrap().trim_end();
-        before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{words}: {seen:?}"))
-    };
-    assert!(seen[0].starts_with("active, "), "{seen:?}");
-    assert!(number(seen[0], "bytes sent") >= 8, "{seen:?}");
-    assert!(number(seen[0], "bytes received") >= 8, "{seen:?}");
-    let own = seen.iter().find(|line| line.starts_with("of virtual adapters alone: ")).unwrap();
-    let after = |name: &str| -> u64 {
-        let rest = own.split(name).nth(1).unwrap_or_else(|| panic!("no {name}: {own}"));
-        rest.trim_start().split(',').next().unwrap().parse().unwrap()
-    };
-    assert!(after("queue_pairs_made") >= 1 && after("send_requests_posted") >= 1, "{own}");
-}
