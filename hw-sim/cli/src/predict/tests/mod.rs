@@ -5,5 +5,4 @@ mod commands;
 mod cost;
 mod low_latency;
 mod readme;
-mod selection;
 mod trees;
