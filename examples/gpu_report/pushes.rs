@@ -98,7 +98,7 @@ pub fn full(options: &Options) -> Result<()> {
         let rank = &mut ranks[0];
         let many = multiprocessors(rank.communicator.context())?;
         for block_count in [1, many] {
-            let count = if options.short { 32 } else { 8192 / block_count };
+            let count = if options.short { 64 / block_count.min(16) } else { 8192 / block_count };
             let began = Instant::now();
             let pushes = push(rank, block_count, count, BYTES)?;
             let seconds = began.elapsed().as_secs_f64();
