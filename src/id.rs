@@ -175,8 +175,10 @@ impl FromStr for PciId {
 /// In which context copies between GPUs are enqueued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyContext {
-    /// In that of the program.
+    /// In one of the library's, unless the program has as many hardware queues as there can be.
     #[default]
+    Auto,
+    /// In that of the program.
     Shared,
     /// In one of the library's on each GPU.
     Own,
@@ -187,6 +189,7 @@ impl FromStr for CopyContext {
 
     fn from_str(text: &str) -> std::result::Result<Self, ()> {
         match text {
+            "auto" => Ok(Self::Auto),
             "shared" => Ok(Self::Shared),
             "own" => Ok(Self::Own),
             _ => Err(()),

@@ -252,11 +252,12 @@ settings! {
         "ranks of one node whose messages go through pinned host memory: `auto`, pairs that do \
          not reach each other's GPU memory; `always`, all; `never`, none, and such a pair is an \
          error";
-    copy_context: CopyContext = "RINGDOVE_COPY_CONTEXT", "shared",
-        |value| value.number("shared or own", |_| true),
+    copy_context: CopyContext = "RINGDOVE_COPY_CONTEXT", "auto",
+        |value| value.number("auto, shared or own", |_| true),
         "context of the copies between GPUs: `shared`, that of the program, or `own`, one of the \
-         library's on each GPU, which takes some hundred MiB of it, and which the program's module \
-         loads do not stop; the first communicator of a process decides";
+         library's on each GPU, which takes some hundred MiB of it, and whose hardware queues no \
+         stream of the program shares; `auto`: `own`, or `shared` with device engines and where \
+         `CUDA_DEVICE_MAX_CONNECTIONS` is 32; the first communicator of a process decides";
     cubins: Option<PathBuf> = "RINGDOVE_CUBINS", "",
         |value| value.optional("a path"),
         "folder with machine code of the kernels, as `./x cubins` makes it, which loads at once; \

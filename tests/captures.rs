@@ -5,6 +5,7 @@ mod hardware;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode_enum as Mode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use hardware::captures::end_capture;
 use hardware::drivers::{everywhere, sum_up};
 use hardware::engines::on_engines;
 use hardware::{World, address, download, on_processes_with, settings};
@@ -54,7 +55,7 @@ fn capture(world: &World, mut enqueue: impl FnMut(usize)) -> Vec<CudaGraph> {
         stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
     }
     (0..world.streams.len()).for_each(&mut enqueue);
-    let end = |stream: &Arc<CudaStream>| stream.end_capture(Flags(0)).unwrap().unwrap();
+    let end = |stream: &Arc<CudaStream>| end_capture(stream, Flags(0)).unwrap().unwrap();
     world.streams.iter().map(end).collect()
 }
 
@@ -119,7 +120,7 @@ fn captured_sums_of_registered_buffers(communicators: &[Communicator], refused: 
             assert!(refused.to_string().contains("outside of captures"), "{refused}");
         }
         for stream in &streams {
-            assert!(stream.end_capture(Flags(0)).unwrap().is_some(), "a capture of nothing");
+            assert!(end_capture(stream, Flags(0)).unwrap().is_some(), "a capture of nothing");
         }
         for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
             rank.all_reduce_in_place(buffer, ReduceOp::Max, stream).unwrap();
@@ -134,7 +135,7 @@ fn captured_sums_of_registered_buffers(communicators: &[Communicator], refused: 
             rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
         }
     }
-    let end = |stream: &Arc<CudaStream>| stream.end_capture(Flags(0)).unwrap().unwrap();
+    let end = |stream: &Arc<CudaStream>| end_capture(stream, Flags(0)).unwrap().unwrap();
     let graphs: Vec<_> = streams.iter().map(end).collect();
     launch(&graphs, 2);
     for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
@@ -177,7 +178,7 @@ fn a_graph_that_outlives_its_registrations_is_refused() {
             stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
         }
         sum(&mut buffers);
-        let end = |stream: &Arc<CudaStream>| stream.end_capture(Flags(0)).unwrap().unwrap();
+        let end = |stream: &Arc<CudaStream>| end_capture(stream, Flags(0)).unwrap().unwrap();
         let graphs: Vec<_> = world.streams.iter().map(end).collect();
         launch(&graphs, 1);
         wait();

@@ -129,6 +129,7 @@ const UNSAFE_PLACES: [&str; 25] = [
     "tests/drivers.rs",
     "tests/enqueue.rs",
     "tests/experts/graphs.rs",
+    "tests/hardware/captures.rs",
     "tests/support/layers.rs",
     "tests/raw.rs",
     "tests/user_kernels.rs",

@@ -16,7 +16,7 @@ const TESTS: [[&str; 3]; 20] = [
     [
         "connections",
         "drivers::few_hardware_queues_are_enough",
-        "shared_gpu::without_the_check_ranks_of_one_queue_hang",
+        "drivers::without_a_context_of_their_own_copies_stand_behind_collectives",
     ],
     [
         "launch-queue",

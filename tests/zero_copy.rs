@@ -5,6 +5,7 @@ mod hardware;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode_enum as Mode};
 use cudarc::driver::{CudaSlice, CudaStream};
+use hardware::captures::end_capture;
 use hardware::engines::on_engines;
 use hardware::{World, address, download, on_processes_env, on_processes_with};
 use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, Registration};
@@ -391,7 +392,7 @@ fn in_this_process(communicators: &[Communicator]) {
         stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
     }
     ranks.iter().zip(&buffers).for_each(|(&rank, it)| shift(rank, it, 0, BYTES));
-    let end = |stream: &Arc<CudaStream>| stream.end_capture(Flags(0)).unwrap().unwrap();
+    let end = |stream: &Arc<CudaStream>| end_capture(stream, Flags(0)).unwrap().unwrap();
     let graphs: Vec<_> = streams.iter().map(end).collect();
     for (rank, before) in ranks.iter().zip(before) {
         assert_eq!(rank.0.statistics().received_in_place, before + 1, "the capture is staged");

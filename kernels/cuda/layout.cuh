@@ -268,6 +268,13 @@ struct WordsCall {
     u64 timeout_ns;
 };
 
+// What the kernel that tries queues is given: the mirror of mark.rs.
+struct MarkCall {
+    u64 mark;
+    u64 gate;
+    u64 timeout_ns;
+};
+
 // What the kernels of one-sided transfers are given: the mirror of window.rs.
 constexpr u32 WINDOW_MOVE = 1;
 constexpr u32 WINDOW_SIGNAL = 2;

@@ -8,6 +8,7 @@
 //! * [`op`]: the encoded plan that the executor kernel runs
 //! * [`port`]: one end of a lane: signals and slots
 //! * [`launch`]: what a kernel launch is given, and the record that an expired wait leaves
+//! * [`mark`]: what the kernel is given that tries the queues of a context
 //! * [`element`]: data types and reductions, with the codes that both sides use
 //! * [`experts`]: what the kernels of expert parallelism are given, and what they leave
 //! * [`user`]: what a user's kernel is given
@@ -19,6 +20,7 @@ pub mod descriptor;
 pub mod element;
 pub mod experts;
 pub mod launch;
+pub mod mark;
 pub mod op;
 pub mod port;
 pub mod program;

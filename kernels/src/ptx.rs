@@ -57,6 +57,12 @@ pub const PROGRAM_ENTRY: &str = "ringdove_program";
 /// parameter is a [`WordsCall`](crate::words::WordsCall), by value.
 pub const WORDS: &str = include_str!("../ptx/words.ptx");
 
+/// Marks that a launch runs, and holds its stream (`kernels/cuda/mark.cu`), entry [`MARK_ENTRY`].
+/// Its one parameter is a [`MarkCall`](crate::mark::MarkCall), by value.
+pub const MARK: &str = include_str!("../ptx/mark.ptx");
+/// Entry of the kernel that marks.
+pub const MARK_ENTRY: &str = "ringdove_mark";
+
 /// One-sided transfers between windows (`kernels/cuda/window.cu`). The one parameter of each entry
 /// is a [`WindowCall`](crate::window::WindowCall), by value.
 pub const WINDOW: &str = include_str!("../ptx/window.ptx");

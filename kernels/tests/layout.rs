@@ -18,6 +18,7 @@ use ringdove_kernels::launch::{
     CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, PlanFault, WaitKind,
     WaitRecord, place,
 };
+use ringdove_kernels::mark::MarkCall;
 use ringdove_kernels::op::{
     BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, MESSAGES_MAX, Op, OpCode, Operand, PLAN_MAGIC,
     PlanHeader, Segment, Space, THREADS_MAX, WHOLE_SLOT_PERIOD, flags,
@@ -355,6 +356,7 @@ fn expected() -> String {
     layout!(text, LanePorts, send, receive);
     layout!(text, WindowEntry, address, bytes);
     layout!(text, WordsCall, words, stop, tally, timeout_ns);
+    layout!(text, MarkCall, mark, gate, timeout_ns);
     values! { text,
         "WORDS_BYTES_PER_THREAD", WORDS_BYTES_PER_THREAD;
         "WINDOW_MOVE", WINDOW_MOVE;

@@ -54,12 +54,15 @@ pub enum ComputeMode {
     Prohibited,
 }
 
+/// The most hardware queues that a context can have.
+pub(super) const QUEUES_MAX: u32 = 32;
+
 /// How many hardware queues the streams of a context share, and whether the user has said so.
 pub(crate) fn hardware_queues() -> (u32, bool) {
     /// What drivers give a context that asks for nothing.
     const DEFAULT: u32 = 8;
     let set = std::env::var(CONNECTIONS).ok().and_then(|text| text.parse::<u32>().ok());
-    (set.map_or(DEFAULT, |count| count.clamp(1, 32)), set.is_some())
+    (set.map_or(DEFAULT, |count| count.clamp(1, QUEUES_MAX)), set.is_some())
 }
 
 impl DriverFacts {

@@ -21,8 +21,8 @@ impl From<&Arc<CudaContext>> for Home {
 }
 
 impl Home {
-    /// A new context on the device of `context`. Calls of the program that keep others from using
-    /// `context` leave this one alone, unless they change mappings.
+    /// A new context on the device of `context`. Hardware queues are a context's, so nothing of the
+    /// program stands before what is enqueued there.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) where a context cannot be made.
@@ -38,6 +38,11 @@ impl Home {
         // SAFETY: `popped` outlives the call.
         current.check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&mut popped) })?;
         Ok(Self { context: context.clone(), own })
+    }
+
+    /// Is the context one of the library's?
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
     }
 
     /// The program's context on this device.
@@ -56,6 +61,20 @@ impl Home {
         }
     }
 
+    /// Makes calls in the context. Afterwards the program's is current on the calling thread, which
+    /// may be the program's own: it would find itself in a context that it does not know, and that
+    /// is gone one day. (Engines' threads [bind](Self::bind) and stay.)
+    ///
+    /// # Errors
+    /// Those of `calls`; [`Error::Cuda`](crate::Error::Cuda) where the context is gone.
+    pub fn within<T>(&self, calls: impl FnOnce(&Current) -> Result<T>) -> Result<T> {
+        let result = calls(&self.bind()?);
+        if self.is_own() {
+            let _programs = Current::bind(&self.context)?;
+        }
+        result
+    }
+
     /// Opens the memory of `peer`'s device to copies of this context, where it is not the
     /// program's.
     ///
@@ -65,7 +84,7 @@ impl Home {
         if self.own.is_none() || peer.cu_device() == self.context.cu_device() {
             return Ok(());
         }
-        open_to_current(&self.bind()?, peer)
+        self.within(|current| open_to_current(current, peer))
     }
 }
 

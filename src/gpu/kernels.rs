@@ -2,7 +2,7 @@
 
 use super::driver::blocks_at_once;
 use super::executor::{Unloaded, load_function};
-use super::{Current, discard};
+use super::{Current, OwnStream, discard};
 use crate::error::Result;
 use bytemuck::Pod;
 use cudarc::driver::{CudaContext, CudaStream, sys};
@@ -104,6 +104,30 @@ impl<Parameter: Pod> Kernels<Parameter> {
         (blocks, threads): (u32, u32),
         parameter: &Parameter,
     ) -> Result<()> {
+        self.launch_at(entry, stream.cu_stream(), (blocks, threads), parameter)
+    }
+
+    /// As [`Self::launch`], on a stream of the library's own.
+    ///
+    /// # Errors
+    /// As [`Self::launch`].
+    pub fn launch_on(
+        &self,
+        entry: usize,
+        stream: &OwnStream,
+        shape: (u32, u32),
+        parameter: &Parameter,
+    ) -> Result<()> {
+        self.launch_at(entry, stream.handle(), shape, parameter)
+    }
+
+    fn launch_at(
+        &self,
+        entry: usize,
+        stream: sys::CUstream,
+        (blocks, threads): (u32, u32),
+        parameter: &Parameter,
+    ) -> Result<()> {
         let current = Current::bind(&self.context)?;
         let mut parameters = [std::ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
         // SAFETY: by the contract of `load` the function takes one `Parameter` by value, which the
@@ -119,7 +143,7 @@ impl<Parameter: Pod> Kernels<Parameter> {
                 1,
                 1,
                 0,
-                stream.cu_stream(),
+                stream,
                 parameters.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

@@ -168,16 +168,17 @@ impl DeviceMemory {
     /// for kernels of other users, which may wait for whoever asks here.
     pub(crate) fn read(&self, offset: usize, target: &mut [u8], stream: &OwnStream) -> Result<()> {
         assert!(offset.checked_add(target.len()).is_some_and(|end| end <= self.bytes));
-        let current = Current::bind(&self.context)?;
-        // SAFETY: the range lies inside the allocation, and `target` is borrowed until the stream
-        // has been waited for.
-        current.check("cuMemcpyDtoHAsync", unsafe {
-            sys::cuMemcpyDtoHAsync_v2(
-                target.as_mut_ptr().cast(),
-                self.address + offset as u64,
-                target.len(),
-                stream.handle(),
-            )
+        stream.within(|current| {
+            // SAFETY: the range lies inside the allocation, and `target` is borrowed until the
+            // stream has been waited for.
+            current.check("cuMemcpyDtoHAsync", unsafe {
+                sys::cuMemcpyDtoHAsync_v2(
+                    target.as_mut_ptr().cast(),
+                    self.address + offset as u64,
+                    target.len(),
+                    stream.handle(),
+                )
+            })
         })?;
         stream.synchronize()
     }

@@ -55,4 +55,4 @@ pub(crate) use registered::Keeper;
 pub use registered::Registered;
 pub(crate) use signal::{Event, SignalStream, way_on_own_device};
 pub(crate) use stream::OwnStream;
-pub(crate) use streams::{COPY_STREAMS, ContextStreams, enable_peer_access};
+pub(crate) use streams::{COPY_STREAMS, ContextStreams, LIBRARY_STREAMS, enable_peer_access};

@@ -178,11 +178,12 @@ unsafe impl Send for Event {}
 impl Event {
     /// A new event, which was never recorded.
     pub fn new(home: &Home) -> Result<Self> {
-        let current = home.bind()?;
         let mut handle = std::ptr::null_mut();
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: the context is current and `handle` outlives the call.
-        current.check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })?;
+        home.within(|current| {
+            // SAFETY: the context is current and `handle` outlives the call.
+            current.check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })
+        })?;
         Ok(Self { home: home.clone(), handle })
     }
 
@@ -204,9 +205,11 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.home.bind().is_ok() {
+        // A context that is gone has taken the event with it.
+        let _ended = self.home.within(|_| {
             // SAFETY: made by `new`, destroyed only here.
             unsafe { sys::cuEventDestroy_v2(self.handle) };
-        }
+            Ok(())
+        });
     }
 }

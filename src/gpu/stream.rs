@@ -10,9 +10,8 @@ const NON_BLOCKING: u32 = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u3
 /// A stream that nobody else uses. It does not wait for the legacy default stream: that could hold
 /// a kernel which waits for this one.
 ///
-/// It has a great priority: what the library enqueues is short, and kernels wait for it. It is not
-/// the greatest where there are others, since that is what users take: streams of one priority
-/// share few hardware queues, in which a copy could stand behind the very kernel that waits for it.
+/// It has a great priority: what the library enqueues is short, and kernels wait for it. That gives
+/// it no hardware queue of its own: see [`super::ContextStreams`].
 ///
 /// Not one of `cudarc`'s: the first of those in a context waits for the whole device.
 #[derive(Debug)]
@@ -40,7 +39,10 @@ impl OwnStream {
     /// # Errors
     /// As [`Self::new`].
     pub fn at(home: &Home) -> Result<Self> {
-        let current = home.bind()?;
+        home.within(|current| Self::make(home, current))
+    }
+
+    fn make(home: &Home, current: &Current) -> Result<Self> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both targets outlive the call.
         current.check("cuCtxGetStreamPriorityRange", unsafe {
@@ -56,7 +58,7 @@ impl OwnStream {
         Ok(Self { home: home.clone(), handle })
     }
 
-    /// A new stream of the kind that users make, in the queues that theirs share. As [`Self::new`].
+    /// A new stream of the kind that users make. As [`Self::new`].
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -67,6 +69,14 @@ impl OwnStream {
         let status = unsafe { sys::cuStreamCreate(&mut handle, NON_BLOCKING) };
         current.check("cuStreamCreate", status)?;
         Ok(Self { home: Home::from(context), handle })
+    }
+
+    /// Makes calls in the stream's context, which may be the library's own: [`Home::within`].
+    ///
+    /// # Errors
+    /// Those of `calls`.
+    pub(super) fn within<T>(&self, calls: impl FnOnce(&Current) -> Result<T>) -> Result<T> {
+        self.home.within(calls)
     }
 
     /// The driver's handle, valid as long as this value.
@@ -91,21 +101,25 @@ impl OwnStream {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) with the error of what was enqueued.
     pub fn synchronize(&self) -> Result<()> {
-        let current = self.home.bind()?;
-        // SAFETY: the stream lives until drop.
-        current.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) })
+        self.home.within(|current| {
+            // SAFETY: the stream lives until drop.
+            let status = unsafe { sys::cuStreamSynchronize(self.handle) };
+            current.check("cuStreamSynchronize", status)
+        })
     }
 }
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        if self.home.bind().is_ok() {
+        // A context that is gone has taken the stream with it.
+        let _ended = self.home.within(|_| {
             // What is enqueued here ends by itself; memory may be freed after this.
             // SAFETY: made by `new`, destroyed only here.
             unsafe {
                 sys::cuStreamSynchronize(self.handle);
                 sys::cuStreamDestroy_v2(self.handle);
             }
-        }
+            Ok(())
+        });
     }
 }

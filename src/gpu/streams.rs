@@ -1,8 +1,25 @@
 //! The library's streams of a context. All ranks on the context share them, of all communicators: a
 //! context has few hardware queues, and each stream more brings a user's streams nearer to standing
 //! behind one another.
+//!
+//! **Why they are in a context of the library's by default.** A context has 8 hardware queues, or
+//! as many as `CUDA_DEVICE_MAX_CONNECTIONS` says: 1 under Megatron-LM, 32 at most. All streams
+//! share them, whatever their priority, and a queue stands still while its first command waits for
+//! the one before it in its stream. Two collectives that a program enqueues in a row are such a
+//! case: the second waits for the first, the first waits for a copy, and with one queue, or with
+//! as many such streams as there are queues, the copy stands behind the second and is never made
+//! (seen on an H100, driver 580.159). No choice of streams, priorities or order of creation helps:
+//! a stream gets a queue when work comes to it. Queues are a context's, though, and what is
+//! enqueued on the library's streams waits for nothing but what was enqueued there before.
+//!
+//! What it costs: memory of the GPU, and the time that a context takes to be made. Copy engines
+//! work for several contexts beside each other; kernels of two contexts of a process run in time
+//! slices, so that copies *within* a GPU, which some drivers run as kernels, wait for a slice.
+//! That matters where ranks share a GPU, and there `RINGDOVE_COPY_CONTEXT=shared` is quicker, as
+//! long as queues are left for it.
 
 use super::driver::{self, Access};
+use super::facts::{QUEUES_MAX, hardware_queues};
 use super::signal::way_on_own_device;
 use super::{Home, SignalStream};
 use crate::error::Result;
@@ -14,6 +31,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// Streams for copies to peers: with the one for words, four. More than there are copy engines gain
 /// nothing, and fewer make lanes wait for one another.
 pub(crate) const COPY_STREAMS: usize = 3;
+
+/// All streams of the library in a context: those, and the one for words.
+pub(crate) const LIBRARY_STREAMS: u32 = COPY_STREAMS as u32 + 1;
 
 /// The streams of one context.
 #[derive(Debug)]
@@ -44,6 +64,17 @@ impl ContextStreams {
         let home = match wanted {
             CopyContext::Shared => Home::from(context),
             CopyContext::Own => Home::own(context)?,
+            CopyContext::Auto if hardware_queues() == (QUEUES_MAX, true) => Home::from(context),
+            CopyContext::Auto => Home::own(context).unwrap_or_else(|error| {
+                tracing::warn!(
+                    gpu = context.ordinal(),
+                    %error,
+                    "no context for copies can be made: they are in the program's \
+                     (RINGDOVE_COPY_CONTEXT=shared), where they stand behind the program's \
+                     streams if hardware queues are few (CUDA_DEVICE_MAX_CONNECTIONS)"
+                );
+                Home::from(context)
+            }),
         };
         let stream = |way| SignalStream::new(&home, way).map(Mutex::new);
         let copies = [stream(SignalWay::Copy)?, stream(SignalWay::Copy)?, stream(SignalWay::Copy)?];

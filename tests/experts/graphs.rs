@@ -3,6 +3,7 @@
 use super::layer::{Buffers, Load, Member, Step, members, step};
 use super::{MODES, config, seed, with_lanes};
 use crate::hardware::World;
+use crate::hardware::captures::end_capture;
 use crate::hardware::engines::on_engines;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode as Capture};
@@ -26,7 +27,7 @@ fn capture(
         member.take_back(buffers);
     }
     let flags = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    let end = |member: &Member<'_>| member.stream.end_capture(flags).unwrap().unwrap();
+    let end = |member: &Member<'_>| end_capture(&member.stream, flags).unwrap().unwrap();
     members.iter().map(end).collect()
 }
 

@@ -7,6 +7,7 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 pub mod adapter;
+pub mod captures;
 pub mod data;
 pub mod drivers;
 pub mod engines;

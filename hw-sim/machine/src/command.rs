@@ -95,3 +95,24 @@ pub enum Command {
     /// A command with its ticket of the stream's hardware queue.
     Placed(u64, Box<Command>),
 }
+
+impl Command {
+    /// Is it a wait for something else than its turn? Such a command keeps its place in a hardware
+    /// queue until it is over.
+    pub(crate) fn is_wait(&self) -> bool {
+        matches!(
+            self,
+            Self::WaitEvent(..) | Self::WaitStream(..) | Self::WaitValue(_) | Self::Until(_)
+        )
+    }
+
+    /// Does it count for the bound on a context's pending commands? Records of events and host
+    /// functions do not, as an H100 (driver 580.159) showed.
+    pub(crate) fn is_counted(&self) -> bool {
+        match self {
+            Self::Record(..) | Self::HostCall(_) => false,
+            Self::Placed(_, command) => command.is_counted(),
+            _ => true,
+        }
+    }
+}

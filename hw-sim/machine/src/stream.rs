@@ -46,8 +46,8 @@ pub struct Stream {
     siblings: Arc<Streams>,
     /// Its kind.
     pub kind: StreamKind,
-    /// Its priority: each has hardware queues of its own, and where blocks start in order, those of
-    /// greater priority (a lesser number) start first.
+    /// Its priority: where blocks start in order, those of greater priority (a lesser number) start
+    /// first.
     pub priority: i32,
     /// Never used twice.
     pub id: u64,
@@ -57,8 +57,6 @@ pub struct Stream {
     idle: Condvar,
     /// What the head does, a [`Head`]: for people.
     head: AtomicU8,
-    /// The queue that it shares with others, if it does.
-    hardware: Option<Arc<HardwareQueue>>,
     pub(crate) captured: Arc<Captured>,
 }
 
@@ -66,6 +64,12 @@ pub struct Stream {
 struct StreamState {
     queue: VecDeque<Command>,
     active: bool,
+    /// The hardware queue that it has while it has work, where queues are few.
+    hardware: Option<Arc<HardwareQueue>>,
+    /// The head keeps its place in that queue until it has ended.
+    is_held: bool,
+    /// The head counts for the bound on pending commands.
+    is_counted: bool,
     /// Streams whose head waits for `completed` to reach a number.
     followers: Vec<(u64, Arc<dyn Client>)>,
     sleepers: usize,
@@ -128,7 +132,6 @@ impl Stream {
             state: Mutex::default(),
             idle: Condvar::new(),
             head: AtomicU8::new(Head::Short as u8),
-            hardware: streams.connections.as_ref().map(|queues| queues.deal(priority)),
             captured: Captured::new(id, kind == StreamKind::Legacy),
         })
     }
@@ -177,14 +180,17 @@ impl Stream {
     }
 
     fn push(self: &Arc<Self>, command: Command) {
-        if let Some(backlog) = &self.siblings.backlog {
+        if let Some(backlog) = self.siblings.backlog.as_ref().filter(|_| command.is_counted()) {
             backlog.enter(self.context.machine.watchdog, || self.describe_backlog());
         }
         let mut state = self.lock();
         self.submitted.fetch_add(1, Ordering::Release);
-        let command = match &self.hardware {
+        let command = match &self.siblings.connections {
             None => command,
-            Some(queue) => Command::Placed(queue.issue(), Box::new(command)),
+            Some(queues) => {
+                let queue = state.hardware.get_or_insert_with(|| queues.take());
+                Command::Placed(queue.issue(self.id), Box::new(command))
+            }
         };
         if state.active {
             state.queue.push_back(command);
@@ -213,7 +219,7 @@ impl Stream {
 
     /// The head is done: counts it, wakes its followers, and takes the next command.
     fn retire(self: &Arc<Self>, take_next: bool) -> Retired {
-        let (next, released) = {
+        let (next, released, held, is_counted) = {
             let mut state = self.lock();
             let completed = self.completed.fetch_add(1, Ordering::Release) + 1;
             if state.sleepers > 0 {
@@ -232,13 +238,21 @@ impl Stream {
             } else {
                 Retired::More
             };
-            (next, released)
+            let is_held = std::mem::take(&mut state.is_held);
+            let held = state.hardware.clone().filter(|_| is_held);
+            let has_ended = matches!(next, Retired::Idle);
+            if let Some(queues) = self.siblings.connections.as_ref().filter(|_| has_ended)
+                && let Some(queue) = state.hardware.take()
+            {
+                queues.give_back(&queue);
+            }
+            (next, released, held, state.is_counted)
         };
-        if let Some(backlog) = &self.siblings.backlog {
+        if let Some(backlog) = self.siblings.backlog.as_ref().filter(|_| is_counted) {
             backlog.leave();
         }
-        if let Some(next) = self.hardware.as_ref().and_then(|queue| queue.leave()) {
-            self.context.machine.scheduler.drive_stream(next);
+        if let Some(queue) = held {
+            self.leave(&queue);
         }
         for (_, follower) in released {
             follower.head_done();
@@ -248,8 +262,12 @@ impl Stream {
 
     /// Takes a command's turn in the hardware queue; gives it back, or leaves it at the front of
     /// the stream's queue until its turn has come.
-    fn take_turn(self: &Arc<Self>, ticket: u64, command: Box<Command>) -> Option<Command> {
-        let Some(queue) = &self.hardware else { return Some(*command) };
+    fn take_turn(
+        self: &Arc<Self>,
+        queue: &HardwareQueue,
+        ticket: u64,
+        command: Box<Command>,
+    ) -> Option<Command> {
         // First back to the front, or who gives us the turn would not find it.
         self.head.store(Head::WaitsForQueue as u8, Ordering::Relaxed);
         self.lock().queue.push_front(Command::Placed(ticket, command));
@@ -262,17 +280,34 @@ impl Stream {
         }
     }
 
+    /// The command whose turn it is leaves the hardware queue, and the next one has its turn.
+    fn leave(&self, queue: &HardwareQueue) {
+        if let Some(next) = queue.leave() {
+            self.context.machine.scheduler.drive_stream(next);
+        }
+    }
+
     fn execute(self: &Arc<Self>, command: Command) -> Progress {
-        if self.hardware.is_none() {
+        if self.siblings.backlog.is_some() {
+            self.lock().is_counted = command.is_counted();
+        }
+        let (ticket, command) = match command {
+            Command::Placed(ticket, command) => (ticket, command),
+            command => return self.perform(command),
+        };
+        let hardware = self.lock().hardware.clone();
+        let Some(queue) = hardware else { return self.perform(*command) };
+        let Some(command) = self.take_turn(&queue, ticket, command) else {
+            return Progress::Later;
+        };
+        if command.is_wait() {
+            self.lock().is_held = true;
             return self.perform(command);
         }
-        match command {
-            Command::Placed(ticket, command) => match self.take_turn(ticket, command) {
-                Some(command) => self.perform(command),
-                None => Progress::Later,
-            },
-            command => self.perform(command),
-        }
+        // What has started is not in the queue any more. It may have ended by now.
+        let progress = self.perform(command);
+        self.leave(&queue);
+        progress
     }
 
     fn perform(self: &Arc<Self>, command: Command) -> Progress {
@@ -311,9 +346,8 @@ impl Stream {
             self.context,
             HEADS.get(usize::from(head)).unwrap_or(&""),
         );
-        if head == Head::WaitsForQueue as u8
-            && let Some(queue) = &self.hardware
-        {
+        let hardware = self.lock().hardware.clone();
+        if let Some(queue) = hardware.filter(|_| head == Head::WaitsForQueue as u8) {
             text += &format!(" ({})", queue.describe());
         }
         text + &self.context.machine.scheduler.describe(self.id)

@@ -118,6 +118,58 @@ fn an_unsafe_call_of_any_thread_invalidates_a_global_capture() {
     });
 }
 
+/// A program that captures several streams in one thread, and makes a graph of the first while the
+/// others are captured, fails on a real driver (an H100, driver 580.159).
+#[test]
+fn a_graph_is_not_instantiated_beside_a_capture_that_forbids_it() {
+    const NAME: &str = "a_graph_is_not_instantiated_beside_a_capture_that_forbids_it";
+    with_keys(NAME, "one-gpu", &[(KEYS, &[])], || {
+        context(0);
+        let (mut graph, mut made) = (null_mut(), null_mut());
+        ok!(cuGraphCreate(&mut graph, 0));
+        let handle = graph as usize;
+        let instantiate = move || {
+            let mut made = null_mut();
+            ok!(cuGraphInstantiateWithFlags(&mut made, handle as sys::CUgraph, 0));
+        };
+        let is_refused = move || {
+            let mut made = null_mut();
+            let graph = handle as sys::CUgraph;
+            refused!(
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+                cuGraphInstantiateWithFlags(&mut made, graph, 0)
+            );
+        };
+        let (global, local, relaxed) = (
+            Mode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+            Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        );
+        let queue = begin(global);
+        elsewhere(relaxed, instantiate);
+        elsewhere(global, is_refused);
+        end_invalidated(queue);
+        for mode in [global, local] {
+            let queue = begin(mode);
+            if mode == local {
+                elsewhere(global, instantiate);
+            }
+            is_refused();
+            end_invalidated(queue);
+        }
+        // The thread may do so in relaxed mode, and in a relaxed capture.
+        let queue = begin(global);
+        let mut mode = relaxed;
+        ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+        instantiate();
+        ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+        end(queue);
+        let queue = begin(relaxed);
+        ok!(cuGraphInstantiateWithFlags(&mut made, graph, 0));
+        end(queue);
+    });
+}
+
 /// A collective that forks to streams of its own must join them, or the user's capture fails.
 #[test]
 fn streams_join_by_events_and_must_be_joined_back() {

@@ -308,7 +308,8 @@ fn child_graphs_and_clones_are_copies() {
         let nowhere = c"/nonexistent/graph.dot";
         refused!(CUDA_ERROR_OPERATING_SYSTEM: cuGraphDebugDotPrint(clone, nowhere.as_ptr(), 0));
         // A graph that is launched on a captured stream becomes a node.
-        let outermost = captured(queue, || ok!(cuGraphLaunch(executable(clone), queue)));
+        let within = executable(clone);
+        let outermost = captured(queue, || ok!(cuGraphLaunch(within, queue)));
         assert_eq!(nodes(outermost).len(), 1);
         run(executable(outermost), 1);
         assert_eq!(load(seen), 222);

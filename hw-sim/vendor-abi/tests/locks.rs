@@ -48,11 +48,11 @@ fn calls_that_drain_wait_for_kernels_and_hold_the_lock() {
                 }),
             ),
         ];
+        let (from, to) = (device_memory_elsewhere(), device_memory_elsewhere());
         for (name, body) in calls {
             waiting.start();
             let call = Call::start(0, body);
             call.must_block(name);
-            let (from, to) = (device_memory_elsewhere(), device_memory_elsewhere());
             let copy = Call::start(0, move || {
                 ok!(cuMemcpyDtoDAsync_v2(to, from, 8, null_mut()));
             });
@@ -168,47 +168,144 @@ fn mappings_drain_every_context_that_peer_access_joins() {
     });
 }
 
-/// A proxy that shares a queue with the kernel that waits for it never gets its turn.
+/// A kernel with a command behind it, which waits for it and thereby stops their hardware queue.
+fn stop_a_queue() -> Waiting {
+    let waiting = Waiting::new();
+    waiting.start();
+    ok!(cuStreamWriteValue64_v2(waiting.stream, address(word()), 1, 0));
+    waiting
+}
+
+/// A proxy whose copies stand behind a command that waits never makes them. If this fails, tests on
+/// virtual hardware pass with an order of commands that hangs on an H100: all priorities share the
+/// queues, a stream gets one when work comes to it, and a command that waits stops it.
 #[test]
-fn streams_that_share_a_queue_wait_for_each_other() {
-    const NAME: &str = "streams_that_share_a_queue_wait_for_each_other";
+fn a_command_that_waits_stops_its_queue_for_every_stream() {
+    const NAME: &str = "a_command_that_waits_stops_its_queue_for_every_stream";
     let body = || {
         context(0);
-        let waiting = Waiting::new();
-        let (second, flag) = (stream(), word());
-        let mut urgent = null_mut();
+        // Made first, and before all: neither helps.
+        let (mut urgent, flag, other) = (null_mut(), word(), word());
         ok!(cuStreamCreateWithPriority(&mut urgent, 1, -3));
-        waiting.start();
-        ok!(cuStreamWriteValue64_v2(urgent, address(flag), 1, 0));
-        ok!(cuStreamSynchronize(urgent));
-        ok!(cuStreamWriteValue64_v2(second, address(flag), 2, 0));
-        if has_key("connections=1") && std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").is_err() {
-            let held = second as usize;
-            let wait = Call::start(0, move || {
-                ok!(cuStreamSynchronize(held as sys::CUstream));
-            });
-            wait.must_block("a stream behind another's kernel");
-            assert_eq!(flag.load(Ordering::Acquire), 1);
-            waiting.release();
-            wait.must_return("the stream");
+        let second = stream();
+        let stopped: Vec<_> = (0..2).map(|_| stop_a_queue()).collect();
+        let streams = [urgent, second].map(|stream| stream as usize);
+        if has_key("connections=2") && std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").is_err() {
+            for stream in streams {
+                let held = Call::start(0, move || {
+                    let stream = stream as sys::CUstream;
+                    ok!(cuStreamWriteValue64_v2(stream, address(flag), 1, 0));
+                    ok!(cuStreamSynchronize(stream));
+                });
+                held.must_block("a stream behind another's command");
+                assert_eq!(flag.load(Ordering::Acquire), 0);
+            }
+            // A queue of another context is another queue.
+            let mut apart = null_mut();
+            ok!(cuCtxCreate_v2(&mut apart, 0, 0));
+            let beside = stream();
+            ok!(cuStreamWriteValue64_v2(beside, address(other), 1, 0));
+            ok!(cuStreamSynchronize(beside));
+            assert_eq!(other.load(Ordering::Acquire), 1);
+            context(0);
+            stopped.iter().for_each(Waiting::release);
         }
-        ok!(cuStreamSynchronize(second));
+        for stream in streams {
+            ok!(cuStreamWriteValue64_v2(stream as sys::CUstream, address(flag), 2, 0));
+            ok!(cuStreamSynchronize(stream as sys::CUstream));
+        }
         assert_eq!(flag.load(Ordering::Acquire), 2);
-        waiting.release();
+        stopped.iter().for_each(Waiting::release);
         ok!(cuCtxSynchronize());
     };
     let watchdog = [("HWSIM_WATCHDOG", "0.1")];
     let variable = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
     let cases: [Case; 4] = [
-        ("connections=1", &watchdog),
-        ("connections=1", &variable),
-        // The default stream, the kernel's and the second have one each.
+        ("connections=2", &watchdog),
+        ("connections=2", &variable),
+        // Those that stand still, and one for both others, one after the other.
         ("connections=3", &[]),
         ("connections=unlimited", &[]),
     ];
     if let Some(said) = with_keys(NAME, "pcie4", &cases, body).first() {
-        assert!(said.contains("waits for its turn in its hardware queue (queue 0, "), "{said}");
+        assert!(said.contains("waits for its turn in its hardware queue (queue "), "{said}");
     }
+}
+
+/// Kernels of one queue that are independent run together: an H100 ran 128 of them. If this fails,
+/// a program that works there hangs here.
+#[test]
+fn independent_kernels_of_one_queue_run_together() {
+    const NAME: &str = "independent_kernels_of_one_queue_run_together";
+    with_keys(NAME, "one-gpu", &[("connections=1", &[])], || {
+        context(0);
+        let (kernels, flag) = ((0..20).map(|_| Waiting::new()).collect::<Vec<_>>(), word());
+        kernels.iter().for_each(Waiting::start);
+        // And what waits for none of them, of whatever stream.
+        let other = stream();
+        ok!(cuStreamWriteValue64_v2(other, address(flag), 1, 0));
+        ok!(cuStreamSynchronize(other));
+        assert_eq!(flag.load(Ordering::Acquire), 1);
+        assert!(kernels.iter().all(Waiting::runs));
+        kernels.iter().for_each(Waiting::release);
+        ok!(cuCtxSynchronize());
+    });
+}
+
+/// An engine that copies between two places of pinned memory waits for its stream, in the call. If
+/// this fails, a program that tries streams by such copies finds here what it does not find on an
+/// H100: it refused ranks there.
+#[test]
+fn copies_between_pinned_memories_are_made_while_the_caller_waits() {
+    const NAME: &str = "copies_between_pinned_memories_are_made_while_the_caller_waits";
+    let cases: [Case; 2] = [("context-lock=on", &[]), ("context-lock=off", &[])];
+    with_keys(NAME, "one-gpu", &cases, || {
+        context(0);
+        let (waiting, from, to, device) = (Waiting::new(), word(), word(), device_memory(8));
+        let other = stream();
+        from.store(7, Ordering::Release);
+        waiting.start();
+        let held = waiting.stream as usize;
+        let copies = [address(to), address(from)];
+        let call = Call::start(0, move || {
+            ok!(cuMemcpyAsync(copies[0], copies[1], 8, held as sys::CUstream));
+        });
+        call.must_block("a copy between pinned memories, behind a kernel");
+        // Nobody else waits, and copies to a device are made later.
+        ok!(cuMemcpyAsync(device, copies[1], 8, other));
+        ok!(cuStreamSynchronize(other));
+        ok!(cuMemcpyAsync(device, copies[1], 8, held as sys::CUstream));
+        assert_eq!(to.load(Ordering::Acquire), 0);
+        waiting.release();
+        call.must_return("the copy");
+        assert_eq!(to.load(Ordering::Acquire), 7);
+        ok!(cuCtxSynchronize());
+    });
+}
+
+/// If this fails, a program with copies in a context of their own is said to be safe beside module
+/// loads, which on an H100 stop the copies of all contexts of the process.
+#[test]
+fn module_loads_stop_calls_of_all_contexts() {
+    const NAME: &str = "module_loads_stop_calls_of_all_contexts";
+    with_keys(NAME, "pcie4", &[("context-lock=on", &[])], || {
+        let (apart, here) = (context(1) as usize, context(0));
+        let (waiting, flag) = (Waiting::new(), word());
+        ok!(cuCtxSetCurrent(apart as sys::CUcontext));
+        let beside = stream() as usize;
+        ok!(cuCtxSetCurrent(here));
+        waiting.start();
+        let load = Call::start(0, || _ = kernel(ptx::ADD, "add"));
+        load.must_block("a module load beside a kernel");
+        let other = Call::start(1, move || {
+            ok!(cuStreamWriteValue64_v2(beside as sys::CUstream, address(flag), 1, 0));
+        });
+        other.must_block("a call of another context, behind a module load");
+        waiting.release();
+        load.must_return("the module load");
+        other.must_return("the call");
+        ok!(cuCtxSynchronize());
+    });
 }
 
 /// Order within a stream, over events and over the default stream must survive shared queues.
@@ -243,6 +340,8 @@ fn work_that_waits_for_nothing_later_ends_in_one_queue() {
     });
 }
 
+extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+
 /// A caller that runs ahead is stopped inside of the driver, and takes others with it.
 #[test]
 fn a_full_launch_queue_blocks_its_caller_and_then_others() {
@@ -254,6 +353,13 @@ fn a_full_launch_queue_blocks_its_caller_and_then_others() {
         ok!(cuStreamWaitValue64_v2(queue as _, address(gate), 1, 0));
         for value in 1..8 {
             ok!(cuStreamWriteValue64_v2(queue as _, address(flag), value, 0));
+        }
+        // What an H100 does not count.
+        let mut event = null_mut();
+        ok!(cuEventCreate(&mut event, 2));
+        for _ in 0..20 {
+            ok!(cuEventRecord(event, queue as _));
+            ok!(cuLaunchHostFunc(queue as _, Some(nothing), null_mut()));
         }
         let ahead = Call::start(0, move || {
             ok!(cuStreamWriteValue64_v2(queue as _, address(flag), 8, 0));

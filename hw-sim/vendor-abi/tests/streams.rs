@@ -237,6 +237,37 @@ fn host_functions_are_called_in_order() {
     });
 }
 
+/// If this fails, a program whose host functions call the driver works here, and gets an error
+/// (`CUDA_ERROR_NOT_PERMITTED`, as from an H100) on a real one.
+#[test]
+fn host_functions_may_not_call_the_driver() {
+    static CODES: [AtomicU64; 3] = [const { AtomicU64::new(u64::MAX) }; 3];
+    extern "C" fn ask(_: *mut c_void) {
+        let (mut version, mut memory) = (0, 0);
+        // SAFETY: the targets outlive the calls, which may be refused.
+        let codes = unsafe {
+            [
+                sys::cuMemAlloc_v2(&mut memory, 8),
+                sys::cuStreamQuery(null_mut()),
+                sys::cuDriverGetVersion(&mut version),
+            ]
+        };
+        for (code, word) in codes.into_iter().zip(&CODES) {
+            word.store(code as u64, Ordering::SeqCst);
+        }
+    }
+    on_machine("host_functions_may_not_call_the_driver", "pcie4", || {
+        context(0);
+        let queue = stream();
+        ok!(cuLaunchHostFunc(queue, Some(ask), null_mut()));
+        ok!(cuStreamSynchronize(queue));
+        let codes = [0, 1, 2].map(|index: usize| CODES[index].load(Ordering::SeqCst));
+        assert_eq!(codes, [800, 800, 0]);
+        // The thread that called it is nobody's; this one's calls are as before.
+        device_memory(8);
+    });
+}
+
 #[test]
 fn a_stream_destroyed_with_work_finishes_it() {
     on_machine("a_stream_destroyed_with_work_finishes_it", "pcie4", || {

@@ -75,7 +75,7 @@ pub(super) fn enqueue(
     launcher.check_free(calls.name())?;
     span.record("sequence", launcher.launches());
     let capture = check::capture(rank, calls.name(), stream)?;
-    make_room(rank, &mut launcher, capture)?;
+    make_room(rank, &mut launcher, stream, capture)?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let turn = launcher.plans.turn();
     place::open_waiting(rank, &launcher, capture);
@@ -121,7 +121,7 @@ pub(super) fn enqueue(
             return Ok(());
         }
         // The others have been told of a part of the calls, and wait for the rest.
-        let room = make_room(rank, &mut launcher, capture);
+        let room = make_room(rank, &mut launcher, stream, capture);
         room.map_err(|error| rank.fail(error))?;
     }
 }
@@ -237,9 +237,14 @@ fn claim(
 
 /// Waits until one more may be launched. What is captured is launched by whoever launches the
 /// graph; it needs room for its plan.
-fn make_room(rank: &ConnectedRank, launcher: &mut Launcher, capture: Option<u64>) -> Result<()> {
+fn make_room(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    stream: &CudaStream,
+    capture: Option<u64>,
+) -> Result<()> {
     match capture {
-        None => launcher.make_room(rank.settings.wait_timeout, || rank.check()),
+        None => launcher.make_room(stream, rank.settings.wait_timeout, || rank.check()),
         Some(_) => launcher.plans.check_kept_room(),
     }
 }

@@ -23,7 +23,7 @@ use crate::communicator::state::{
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::gpu::{ContextStreams, OPEN_CALL};
-use crate::id::{EngineKind, LaneId, Rank};
+use crate::id::{CopyContext, EngineKind, LaneId, Rank};
 use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
 use cudarc::driver::CudaContext;
@@ -487,7 +487,12 @@ fn rank_state(
         return Err(Error::argument("rank", expected, rank.0));
     }
     let slots = InterNodeSlotMemory::Device;
-    let streams = ContextStreams::of(context, settings.copy_context)?;
+    let copies = match (settings.copy_context, geometry.engine) {
+        // Nothing is copied by streams while collectives run.
+        (CopyContext::Auto, EngineKind::Device) => CopyContext::Shared,
+        (wanted, _) => wanted,
+    };
+    let streams = ContextStreams::of(context, copies)?;
     let memory = RankMemory::new(streams, geometry, rank, slots, settings.ring_log2)?;
     let memory = match geometry.engine {
         EngineKind::Proxy => memory,

@@ -1,6 +1,7 @@
 //! Launches of the executor: one rank's plans, routes and order of launches.
 
 use super::backlog::{Backlog, COMMANDS_MIN};
+use super::busy::BusyStreams;
 use super::launching::launching;
 use super::order::{CapturedOrders, LaunchOrder};
 use super::plans::PlanMemory;
@@ -31,6 +32,7 @@ pub(crate) struct Launcher {
     /// A resident program has the rank's lanes.
     is_occupied: bool,
     backlog: Backlog,
+    busy: BusyStreams,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
     /// is wrong where threads have default streams of their own or several contexts are used.
@@ -65,6 +67,7 @@ impl Launcher {
             has_user_kernels: false,
             is_occupied: false,
             backlog: Backlog::new(remedies.bounded_launches),
+            busy: BusyStreams::default(),
             _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
     }
@@ -74,9 +77,11 @@ impl Launcher {
         self.executor.blocks_at_once(threads)
     }
 
-    /// Ranks share the context: of the commands that the driver takes, this one may have so many.
-    pub fn share(&mut self, commands: u32) {
+    /// Ranks share the context: of the commands that the driver takes, this one may have so many,
+    /// on so many streams at a time.
+    pub fn share(&mut self, commands: u32, streams: u32) {
         self.backlog.share(commands);
+        self.busy.bound(streams);
     }
 
     /// Launches so far.
@@ -142,13 +147,19 @@ impl Launcher {
         self.collectives
     }
 
-    /// Waits until one more may be launched; see [`Backlog::make_room`]. To be called before the
-    /// other ranks get the call record.
+    /// Waits until one more may be launched, on `stream`; see [`Backlog::make_room`] and
+    /// [`BusyStreams::make_room`]. To be called before the other ranks get the call record.
     ///
     /// # Errors
     /// As [`Backlog::make_room`]. Nothing was enqueued.
-    pub fn make_room(&mut self, limit: Duration, check: impl Fn() -> Result<()>) -> Result<()> {
-        self.backlog.make_room(limit, check)
+    pub fn make_room(
+        &mut self,
+        stream: &CudaStream,
+        limit: Duration,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        self.backlog.make_room(limit, &check)?;
+        self.busy.make_room(stream, limit, check)
     }
 
     /// Makes `stream` wait for the launches before: in a capture, for those of the same capture. To
@@ -178,7 +189,10 @@ impl Launcher {
         self.launches += 1;
         match capture {
             Some(capture) => self.captured.of(capture).leave(stream),
-            None => self.order.leave(stream),
+            None => {
+                self.busy.launched(stream)?;
+                self.order.leave(stream)
+            }
         }
     }
 

@@ -14,13 +14,15 @@
 //! * `kept`: the same for launches that are captured into graphs, which stays
 //! * `routes`: this rank's registered buffers, and the routes between them
 //! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
-//!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
+//!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are, and
+//!   `busy`, on how many each may be at a time
 //! * `unread`: what ranks of other nodes have yet to read
 //! * `tidy`, `launching`: when memory is freed
 //! * `sync`: locks; `posted`: a value of each rank, for all
 
 mod backlog;
 mod barrier;
+mod busy;
 mod chosen;
 mod doorbell;
 mod exported;

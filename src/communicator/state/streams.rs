@@ -51,14 +51,14 @@ struct Claim {
 
 /// What makes two streams the same. The per-thread default stream is a name that each thread has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct StreamName {
+pub(super) struct StreamName {
     context: usize,
     handle: usize,
     thread: Option<ThreadId>,
 }
 
 impl StreamName {
-    fn of(stream: &CudaStream) -> Self {
+    pub(super) fn of(stream: &CudaStream) -> Self {
         /// `CU_STREAM_PER_THREAD`.
         const PER_THREAD: usize = 2;
         let handle = stream.cu_stream() as usize;

@@ -23,10 +23,13 @@ pub const KEYS: &[Key] = &[
                     first use of a kernel that is loaded lazily, allocation and freeing of device \
                     and pinned memory, registration, stream creation, peer enabling and IPC open \
                     drain the context while they hold it; those that change mappings drain all \
-                    contexts that peer access joins, and hold all their locks. Kernels are loaded \
-                    lazily unless `CUDA_MODULE_LOADING=EAGER`",
+                    contexts that peer access joins, and hold all their locks. A module load holds \
+                    the locks of all contexts of the process. Kernels are loaded lazily unless \
+                    `CUDA_MODULE_LOADING=EAGER`",
         source: "torchcomms 2334, mscclpp 394, nccl 48, nccl 744, yaksa 228; CUDA programming \
-                 guide, Lazy Loading",
+                 guide, Lazy Loading; an H100 with driver 580.159, which stops copies in all \
+                 contexts during module loads, and does not wait in allocation, registration and \
+                 stream creation",
         inference: "that the locks of joined contexts are held, not only their work waited for; \
                     that a function is loaded by its first launch too, unless `cuFuncLoad` was \
                     called",
@@ -34,20 +37,25 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "connections",
         values: "`unlimited`, 1 to 32",
-        behaviour: "The streams of a context share so many in-order hardware queues, dealt out as \
-                    streams are created; each priority has its own. Only the head of a queue makes \
-                    progress. `CUDA_DEVICE_MAX_CONNECTIONS` is read where the key is a number",
-        source: "CUDA programming guide, environment variables; mscclpp 285",
-        inference: "that copies and memory operations share their stream's queue, and that \
-                    neighbours in a queue never run together; real hardware may start a kernel \
-                    right behind another stream's",
+        behaviour: "The streams of a context, of whatever priority, share so many in-order \
+                    hardware queues. A stream takes one, a free one if there is one, when work \
+                    comes to it, and keeps it until that has ended. A command leaves its queue \
+                    when it starts. One that waits, for the command before it in its stream or \
+                    because it is a wait, stops its queue. `CUDA_DEVICE_MAX_CONNECTIONS` is read \
+                    where the key is a number",
+        source: "CUDA programming guide, environment variables; mscclpp 285; an H100 with driver \
+                 580.159",
+        inference: "which queue a stream takes where none is free: one that the fewest have; that \
+                    waits for events and words stop a queue as other commands do; that a graph is \
+                    one command",
     },
     Key {
         name: "launch-queue",
         values: "`unlimited`, a number",
         behaviour: "So many commands of a context may be pending. The call that finds the queue \
                     full blocks, with the context's lock held",
-        source: "mscclpp 516, oneflow 890",
+        source: "mscclpp 516, oneflow 890; an H100 with driver 580.159, where records of events \
+                 and host functions do not count",
         inference: "that copies and memory operations count like launches",
     },
     Key {

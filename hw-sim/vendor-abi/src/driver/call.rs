@@ -1,6 +1,6 @@
 //! The boundary: how a C call becomes a Rust one and back.
 
-use super::code::{self, Code, INVALID_VALUE, NOT_SUPPORTED, Outcome, UNKNOWN};
+use super::code::{self, Code, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, Outcome, UNKNOWN};
 use super::{doom, gate, refusal, report, spent, trace};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
@@ -11,7 +11,12 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
     let begin = spent::begin();
     doom::count();
     refusal::enter(name);
-    let guarded = || if gate::is_on() { gate::guarded(name, body) } else { body() };
+    let guarded = || {
+        if IN_HOST_FUNCTION.get() && gate::uses_context(name) {
+            return code::refuse(NOT_PERMITTED, "a call of the driver in a host function");
+        }
+        if gate::is_on() { gate::guarded(name, body) } else { body() }
+    };
     let outcome = catch_unwind(AssertUnwindSafe(guarded));
     let (code, words) = match &outcome {
         Ok(Ok(())) => (code::SUCCESS, ""),
@@ -32,8 +37,17 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
 }
 
 thread_local! {
+    /// This thread is in a host function, which may not call the driver.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
     /// This call came through a `_ptsz` or `_ptds` symbol: stream 0 is the thread's own.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a function of the program's that a stream calls.
+pub(crate) fn host_function(body: impl FnOnce()) {
+    let before = IN_HOST_FUNCTION.replace(true);
+    body();
+    IN_HOST_FUNCTION.set(before);
 }
 
 /// Does stream 0 mean the thread's own stream in this call?

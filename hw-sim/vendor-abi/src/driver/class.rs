@@ -12,6 +12,8 @@ pub(super) enum Lock {
     Waits,
     /// It holds it, and first waits until the context is idle.
     Drains,
+    /// It holds it and those of all contexts of the process, and first waits until its own is idle.
+    DrainsHoldingAll,
     /// It holds it and those of all contexts that peer access joins with this one, and first waits
     /// until all of these are idle.
     DrainsJoined,
@@ -227,10 +229,6 @@ pub(super) const CLASSES: &[Class] = &[
             "cuGraphExecDestroy",
             "cuGraphExecUpdate",
             "cuGraphExecUpdate_v2",
-            "cuGraphInstantiate",
-            "cuGraphInstantiateWithFlags",
-            "cuGraphInstantiateWithParams",
-            "cuGraphInstantiate_v2",
             "cuGraphLaunch",
             "cuGraphUpload",
             "cuIpcGetEventHandle",
@@ -329,11 +327,16 @@ pub(super) const CLASSES: &[Class] = &[
             "cuStreamWriteValue64_v2",
         ],
     },
-    // What waits, asks whether work is done, or cannot be noted.
+    // What waits, asks whether work is done, or cannot be noted; and, as an H100 (driver 580.159)
+    // answers, what makes a graph one that can be launched.
     Class {
         lock: Lock::Takes,
         capture: Capture::Unsafe,
         names: &[
+            "cuGraphInstantiate",
+            "cuGraphInstantiateWithFlags",
+            "cuGraphInstantiateWithParams",
+            "cuGraphInstantiate_v2",
             "cuIpcGetMemHandle",
             "cuLibraryLoadData",
             "cuLibraryLoadFromFile",
@@ -370,19 +373,17 @@ pub(super) const CLASSES: &[Class] = &[
         capture: Capture::Safe,
         names: &["cuStreamCreate", "cuStreamCreateWithPriority"],
     },
-    // What loads code, or changes what the context has of queues.
+    // What unloads code, or changes what the context has of queues.
     Class {
         lock: Lock::Drains,
         capture: Capture::Unsafe,
-        names: &[
-            "cuIpcOpenEventHandle",
-            "cuMemPoolTrimTo",
-            "cuModuleLoad",
-            "cuModuleLoadData",
-            "cuModuleLoadDataEx",
-            "cuModuleLoadFatBinary",
-            "cuModuleUnload",
-        ],
+        names: &["cuIpcOpenEventHandle", "cuMemPoolTrimTo", "cuModuleUnload"],
+    },
+    // What loads code: on an H100 (driver 580.159) copies in all contexts of the process stop.
+    Class {
+        lock: Lock::DrainsHoldingAll,
+        capture: Capture::Unsafe,
+        names: &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary"],
     },
     // What changes mappings.
     Class {

@@ -77,6 +77,12 @@ pub(super) fn is_lazy() -> bool {
     settings(|settings| settings.lazy)
 }
 
+/// Is the call about a context, and not about devices, the thread, or handles alone?
+pub(super) fn uses_context(name: &str) -> bool {
+    let class = CALLS.get().and_then(|calls| calls.get(name));
+    class.is_some_and(|class| class.lock != Lock::Free)
+}
+
 /// Refuses what a stream capture forbids, in a call that looks at something else first.
 pub(super) fn check_unsafe_call() -> Outcome {
     if settings(|settings| settings.capture) {
@@ -130,15 +136,24 @@ fn take(lock: Lock) {
     let Ok((driver, context)) = state::current_any() else { return };
     let contexts = match lock {
         Lock::DrainsJoined => context.joined(&driver.contexts.all()),
-        _ => vec![context],
+        // In the order in which several are always taken.
+        Lock::DrainsHoldingAll => in_order(driver.contexts.all()),
+        _ => vec![Arc::clone(&context)],
     };
     let locks: Vec<_> = contexts.iter().map(|context| context.lock()).collect();
-    if matches!(lock, Lock::Drains | Lock::DrainsJoined) {
-        contexts.iter().for_each(|context| context.drain());
+    match lock {
+        Lock::DrainsJoined => contexts.iter().for_each(|context| context.drain()),
+        Lock::Drains | Lock::DrainsHoldingAll => context.drain(),
+        Lock::Free | Lock::Takes | Lock::Waits => {}
     }
     if lock != Lock::Waits {
         HELD.with_borrow_mut(|held| held.locks = locks);
     }
+}
+
+fn in_order(mut contexts: Vec<Arc<Context>>) -> Vec<Arc<Context>> {
+    contexts.sort_by_key(|context| context.id);
+    contexts
 }
 
 /// The call is about this context, whatever is current to the thread.

@@ -1,6 +1,6 @@
 //! Streams, host functions and stream memory operations.
 
-use super::call::{In, Out, driver_calls};
+use super::call::{self, In, Out, driver_calls};
 use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::state;
@@ -236,7 +236,7 @@ pub(super) fn host_function(function: Host, argument: *mut c_void) -> HostFuncti
     let call = move |outcome: hwsim_machine::error::Result<()>| {
         let host = &host;
         if outcome.is_ok() {
-            (host.function)(host.argument);
+            call::host_function(|| (host.function)(host.argument));
         }
     };
     HostFunction { call: Arc::new(call), identity }
@@ -348,7 +348,7 @@ driver_calls! {
         stream.submit(Command::HostCall(Arc::new(move |outcome| {
             let host = &host;
             let code = outcome.map_or_else(|error| super::code::Failure::from(error).code, |()| 0);
-            (host.function)(handle, code, host.argument);
+            call::host_function(|| (host.function)(handle, code, host.argument));
         })));
         Ok(())
     }

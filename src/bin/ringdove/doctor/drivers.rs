@@ -51,8 +51,9 @@ pub fn behaviour(facts: &Facts, report: &mut Report) {
         report.complain(
             Level::Warning,
             "CUDA_DEVICE_MAX_CONNECTIONS",
-            "1: all streams of one priority run behind one another; kernels that wait for a \
-             collective on another stream hang, and so do ranks that share a GPU",
+            "1: all streams of a context run behind one another; kernels that wait for a \
+             collective on another stream hang, and ranks do not share a GPU (collectives \
+             themselves work: their copies are in a context of the library's)",
             "set 8 or 32",
         );
     }
