@@ -36,7 +36,7 @@ pub(super) enum Counter {
     Faults,
 }
 
-/// The names, in the order of [`Counter`].
+/// The names, in the order of `Counter`.
 pub const NAMES: [&str; 12] = [
     "queue_pairs_made",
     "queue_pairs_ended",
