@@ -5,4 +5,5 @@ mod commands;
 mod cost;
 mod low_latency;
 mod readme;
+mod selection;
 mod trees;
