@@ -4,6 +4,17 @@
 use super::float::{Mode, canonical, flush, saturate};
 use super::registers::{AluFn, Args, Registers, map1};
 
+/// `.approx.ftz.f64`: of the operand the upper half counts, and of the result the lower one is
+/// zero, also of a NaN. Subnormal numbers are zeros of their sign.
+#[inline(always)]
+pub fn upper(a: f64, f: impl Fn(f64) -> f64) -> f64 {
+    const UPPER: u64 = 0xffff_ffff_0000_0000;
+    let flush = |a: f64| if a.abs() < f64::MIN_POSITIVE { 0.0_f64.copysign(a) } else { a };
+    let value = flush(f(flush(f64::from_bits(a.to_bits() & UPPER))));
+    let bits = if value.is_nan() { 0x7fff_ffff_0000_0000 } else { value.to_bits() & UPPER };
+    f64::from_bits(bits)
+}
+
 /// Chooses an approximate f32 instruction.
 pub fn single(opcode: &str, mode: Mode) -> Option<AluFn> {
     macro_rules! of {

@@ -137,6 +137,9 @@ fn quick(request: &Request) -> Option<AluFn> {
         (F64, U32) => alu!(|a: u32| f64::from(a)),
         (S32, F32) if float_to_integer => alu!(|a: f32| a as i32),
         (U32, F32) if float_to_integer => alu!(|a: f32| a as u32),
+        // Moves: NaNs stay what they are.
+        (F32, F32) if request.rounding.is_none() => alu!(|a: u32| a),
+        (F64, F64) if request.rounding.is_none() => alu!(|a: u64| a),
         (F64, F32) => alu!(|a: f32| f64::from(a)),
         (F32, F64) if near && !request.to_integral => alu!(|a: f64| canonical(a as f32)),
         (F16 | BF16, F32) | (F32, F16 | BF16) if near && !request.to_integral => {

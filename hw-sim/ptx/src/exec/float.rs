@@ -1,6 +1,7 @@
 //! f32 and f64 instructions. To nearest they are the host's; other directions go through
 //! [`super::rounding`].
 
+use super::approximate;
 use super::registers::{AluFn, Args, FULL, LANES, Registers, TestFn, map1, map2, map3, test2};
 use super::rounding::{self, Format, Rounding};
 use crate::ast::ScalarType as T;
@@ -93,11 +94,11 @@ pub fn maximum(a: f32, b: f32) -> f32 {
     if larger || b.is_nan() { a } else { b }
 }
 
-/// As [`minimum`], in double precision.
+/// As [`minimum`], in double precision; of two NaNs the second one, made quiet.
 #[inline(always)]
 fn minimum_double(a: f64, b: f64) -> f64 {
     if a.is_nan() {
-        return b;
+        return settled(b, [b]);
     }
     if a < b || (a == b && a.is_sign_negative()) || b.is_nan() { a } else { b }
 }
@@ -106,7 +107,7 @@ fn minimum_double(a: f64, b: f64) -> f64 {
 #[inline(always)]
 fn maximum_double(a: f64, b: f64) -> f64 {
     if a.is_nan() {
-        return b;
+        return settled(b, [b]);
     }
     if a > b || (a == b && a.is_sign_positive()) || b.is_nan() { a } else { b }
 }
@@ -235,16 +236,17 @@ fn single(opcode: &str, mode: Mode) -> Option<AluFn> {
         "div" => rounded!(F32, |a, b, _, d| rounding::quotient(a, b, rounding::F32, d)),
         "rcp" => rounded!(F32, |a, _, _, d| rounding::quotient(1.0, a, rounding::F32, d)),
         "sqrt" => rounded!(F32, |a, _, _, d| rounding::square_root(a, rounding::F32, d)),
-        "abs" if !mode.ftz => alu!(map1, |a: u32| a & 0x7fff_ffff),
-        "neg" if !mode.ftz => alu!(map1, |a: u32| a ^ 0x8000_0000),
-        "abs" => alu!(map1, |a: f32| flush(a).abs()),
-        "neg" => alu!(map1, |a: f32| -flush(a)),
+        // Additions to NVIDIA's assembler, which give their NaN.
+        "abs" if !mode.ftz => alu!(map1, |a: f32| canonical(a.abs())),
+        "neg" if !mode.ftz => alu!(map1, |a: f32| canonical(-a)),
+        "abs" => alu!(map1, |a: f32| canonical(flush(a).abs())),
+        "neg" => alu!(map1, |a: f32| canonical(-flush(a))),
         // The sign comes from the first operand, the magnitude from the second.
         "copysign" => {
             alu!(map2, |a: u32, b: u32| (a & 0x8000_0000) | (b & 0x7fff_ffff))
         }
         "min" | "max" => single_extreme(opcode == "max", mode),
-        _ => return super::approximate::single(opcode, mode),
+        _ => return approximate::single(opcode, mode),
     })
 }
 
@@ -278,7 +280,8 @@ fn double(opcode: &str, mode: Mode) -> Option<AluFn> {
         }
         "div" if plain => alu!(map2, |a: f64, b: f64| settled(a / b, [a, b])),
         "sqrt" if plain => alu!(map1, |a: f64| settled(a.sqrt(), [a])),
-        "rcp" if plain || mode.approximate => alu!(map1, |a: f64| settled(1.0 / a, [a])),
+        "rcp" if plain => alu!(map1, |a: f64| settled(1.0 / a, [a])),
+        "rcp" if mode.approximate => alu!(map1, |a: f64| approximate::upper(a, |a| 1.0 / a)),
         "add" => rounded!(F64, |a, b, _, d| rounding::sum(a, b, rounding::F64, d)),
         "sub" => rounded!(F64, |a, b, _, d| rounding::sum(a, -b, rounding::F64, d)),
         "mul" => rounded!(F64, |a, b, _, d| rounding::product(a, b, rounding::F64, d)),
@@ -286,6 +289,7 @@ fn double(opcode: &str, mode: Mode) -> Option<AluFn> {
         "div" => rounded!(F64, |a, b, _, d| rounding::quotient(a, b, rounding::F64, d)),
         "rcp" => rounded!(F64, |a, _, _, d| rounding::quotient(1.0, a, rounding::F64, d)),
         "sqrt" => rounded!(F64, |a, _, _, d| rounding::square_root(a, rounding::F64, d)),
+        "rsqrt" if mode.ftz => alu!(map1, |a: f64| approximate::upper(a, |a| 1.0 / a.sqrt())),
         "rsqrt" => alu!(map1, |a: f64| settled(1.0 / a.sqrt(), [a])),
         "abs" => alu!(map1, |a: u64| a & (u64::MAX >> 1)),
         "neg" => alu!(map1, |a: u64| a ^ (1 << 63)),

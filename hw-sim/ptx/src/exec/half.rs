@@ -7,7 +7,7 @@
 use half::slice::HalfFloatSliceExt;
 
 use super::float::{Mode, canonical, flags, maximum, minimum, saturate, strict};
-use super::registers::{AluFn, Args, LANES, Registers, TestFn, map1, map2};
+use super::registers::{AluFn, Args, LANES, Registers, TestFn, map2};
 use super::rounding::{self, Format, Rounding};
 use crate::ast::ScalarType as T;
 use crate::decode::select::Compute;
@@ -165,6 +165,20 @@ fn fused<const BF16: bool, const PACKED: bool>(r: &mut Registers, i: &Args, mask
     });
 }
 
+/// A product with `.ftz` or `.sat`: the first looks at what is rounded already.
+fn product<const BF16: bool, const PACKED: bool>(r: &mut Registers, i: &Args, mask: u32) {
+    let format: Format = if BF16 { rounding::BF16 } else { rounding::F16 };
+    let bits = i.e;
+    run_rows::<PACKED>(r, i, mask, |a, b, _| {
+        let (a, b) = (widen::<BF16>(a), widen::<BF16>(b));
+        std::array::from_fn(|lane| {
+            let value = |x: f32| f64::from(flush_half(x, bits));
+            let (a, b) = (value(a[lane]), value(b[lane]));
+            finished(rounding::product(a, b, format, Rounding::Nearest) as u16, format, bits)
+        })
+    });
+}
+
 /// Applies `.ftz`, `.sat` and `.relu` to a result.
 fn finished(raw: u16, format: Format, bits: u32) -> u16 {
     if bits & (flags::FTZ | flags::SAT | flags::RELU) == 0 {
@@ -209,30 +223,36 @@ fn of<const BF16: bool, const PACKED: bool>(opcode: &str, mode: Mode) -> Option<
             run::<BF16, PACKED> as AluFn
         }};
     }
-    /// A bit trick on one or two halves.
-    macro_rules! bits {
-        ($operator:tt, $one:literal, $two:literal) => {{
-            fn one(r: &mut Registers, i: &Args, mask: u32) {
-                map1(r, i, mask, |a: u16| a $operator $one);
+    /// An operation that rounds nothing, with the device's NaN.
+    macro_rules! signs {
+        ($operator:tt, $bits:literal) => {{
+            fn run<const BF16: bool, const PACKED: bool>(r: &mut Registers, i: &Args, mask: u32) {
+                let (infinity, least) = if BF16 { (0x7f80, 0x80) } else { (0x7c00, 0x400) };
+                let ftz = i.e & flags::FTZ != 0;
+                run_rows::<PACKED>(r, i, mask, |a, _, _| {
+                    a.map(|half| match half & 0x7fff {
+                        magnitude if magnitude > infinity => 0x7fff,
+                        magnitude if ftz && magnitude < least => (half & 0x8000) $operator $bits,
+                        _ => half $operator $bits,
+                    })
+                });
             }
-            fn two(r: &mut Registers, i: &Args, mask: u32) {
-                map1(r, i, mask, |a: u32| a $operator $two);
-            }
-            if PACKED { two as AluFn } else { one as AluFn }
+            run::<BF16, PACKED> as AluFn
         }};
     }
     let nan = mode.propagate_nan;
     Some(match opcode {
         "add" => through!(|a, b| a + b),
         "sub" => through!(|a, b| a - b),
+        "mul" if mode.bits() != 0 => product::<BF16, PACKED>,
         "mul" => through!(|a, b| a * b),
         "fma" => fused::<BF16, PACKED>,
         "min" if nan => through!(|a, b| strict(a, b, minimum)),
         "max" if nan => through!(|a, b| strict(a, b, maximum)),
         "min" => through!(minimum),
         "max" => through!(maximum),
-        "abs" => bits!(&, 0x7fff, 0x7fff_7fff),
-        "neg" => bits!(^, 0x8000, 0x8000_8000),
+        "abs" => signs!(&, 0x7fff),
+        "neg" => signs!(^, 0x8000),
         "ex2" => through!(|a, _| canonical(a.exp2())),
         "tanh" => through!(|a, _| canonical(a.tanh())),
         _ => return None,

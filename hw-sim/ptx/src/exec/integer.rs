@@ -105,14 +105,16 @@ fn binary(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
         ("sub", false) => on_integer!(ty, I => alu!(map2, |a: I, b: I| a.wrapping_sub(b))),
         ("min", _) => on_integer!(ty, I => alu!(map2, |a: I, b: I| a.min(b))),
         ("max", _) => on_integer!(ty, I => alu!(map2, |a: I, b: I| a.max(b))),
-        // Division by zero gives all ones, as the hardware's expansion does; it never faults.
+        // PTX leaves a division by zero to the machine, and it never faults. All ones, of the
+        // remainder too: so ends what NVIDIA's assembler (13.5, sm_90) makes of these instructions
+        // at each width.
         ("div", _) => on_integer!(ty, I => alu!(map2, |a: I, b: I| if b == 0 {
             !0
         } else {
             a.wrapping_div(b)
         })),
         ("rem", _) => on_integer!(ty, I => alu!(map2, |a: I, b: I| if b == 0 {
-            a
+            !0
         } else {
             a.wrapping_rem(b)
         })),
@@ -167,13 +169,18 @@ fn multiply(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
     let saturate = words.take("sat");
     let ty = words.take_type()?;
     let adds = opcode.starts_with("mad");
-    if opcode.ends_with("24") {
+    if opcode.ends_with("24") && !saturate {
         return multiply24(adds, part?, ty);
     }
     if saturate {
-        let exec = alu!(map3, |a: i32, b: i32, c: i32| {
-            (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c)
-        });
+        let exec = match opcode {
+            "mad" => alu!(map3, |a: i32, b: i32, c: i32| {
+                (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c)
+            }),
+            _ => alu!(map3, |a: i32, b: i32, c: i32| {
+                (((low_24(a) * low_24(b)) >> 16) as i32).saturating_add(c)
+            }),
+        };
         return (adds && part == Some("hi") && ty == T::S32).then(|| Compute::uniform(exec, ty, 3));
     }
     let exec = match (part?, adds) {
@@ -214,11 +221,13 @@ fn multiply_wide(adds: bool, ty: T) -> Option<Compute> {
     Some(Compute::mixed(exec, wide, &sources[..if adds { 3 } else { 2 }]))
 }
 
+/// The low 24 bits, with their sign.
+const fn low_24(a: i32) -> i64 {
+    ((a << 8) >> 8) as i64
+}
+
 /// The product of the low 24 bits: `.lo` its bits 0..32, `.hi` its bits 16..48.
 fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
-    const fn low(a: i32) -> i64 {
-        ((a << 8) >> 8) as i64
-    }
     const fn low_unsigned(a: u32) -> u64 {
         (a & 0xff_ffff) as u64
     }
@@ -230,10 +239,12 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
             (((low_unsigned(a) * low_unsigned(b)) >> 16) as u32).wrapping_add(c)
         }),
         (T::S32, "lo", _) => {
-            alu!(map3, |a: i32, b: i32, c: i32| { ((low(a) * low(b)) as i32).wrapping_add(c) })
+            alu!(map3, |a: i32, b: i32, c: i32| {
+                ((low_24(a) * low_24(b)) as i32).wrapping_add(c)
+            })
         }
         (T::S32, "hi", _) => alu!(map3, |a: i32, b: i32, c: i32| {
-            (((low(a) * low(b)) >> 16) as i32).wrapping_add(c)
+            (((low_24(a) * low_24(b)) >> 16) as i32).wrapping_add(c)
         }),
         _ => return None,
     };
@@ -246,8 +257,8 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
         (T::U32, _) => {
             alu!(map2, |a: u32, b: u32| ((low_unsigned(a) * low_unsigned(b)) >> 16) as u32)
         }
-        (_, "lo") => alu!(map2, |a: i32, b: i32| (low(a) * low(b)) as i32),
-        _ => alu!(map2, |a: i32, b: i32| ((low(a) * low(b)) >> 16) as i32),
+        (_, "lo") => alu!(map2, |a: i32, b: i32| (low_24(a) * low_24(b)) as i32),
+        _ => alu!(map2, |a: i32, b: i32| ((low_24(a) * low_24(b)) >> 16) as i32),
     };
     Some(Compute::uniform(exec, ty, 2))
 }

@@ -180,11 +180,14 @@ impl Exact {
         let up = rounding.increments(self.negative, kept & 1 == 1, cut);
         // The hidden bit of a normal number adds one to the exponent field, and a carry out of
         // the fraction does the same.
-        let base = if top >= least_normal { i64::from(top + bias - 1) << fraction_bits } else { 0 };
         let infinity = ((1_i64 << format.exponent_bits) - 1) << fraction_bits;
-        let bits = base + kept as i64 + i64::from(up);
-        if bits < infinity {
-            return sign | bits as u64;
+        // What is far too large has no place in the field of the exponent.
+        if top <= bias {
+            let base = if top >= least_normal { i64::from(top + bias - 1) } else { 0 };
+            let bits = (base << fraction_bits) + kept as i64 + i64::from(up);
+            if bits < infinity {
+                return sign | bits as u64;
+            }
         }
         let to_infinity = match rounding {
             Rounding::Nearest | Rounding::NearestAway => true,
@@ -284,33 +287,32 @@ pub fn product(a: f64, b: f64, format: Format, rounding: Rounding) -> u64 {
 
 /// `a / b` rounded once.
 pub fn quotient(a: f64, b: f64, format: Format, rounding: Rounding) -> u64 {
-    let near = a / b;
-    if !near.is_finite() || near == 0.0 || b.is_infinite() {
-        return from_f64(near, format, rounding);
+    if !(a.is_finite() && b.is_finite()) || a == 0.0 || b == 0.0 {
+        return from_f64(a / b, format, rounding);
     }
-    corrected(near, near.mul_add(-b, a) * b.signum(), format, rounding)
+    let (a, b) = (Exact::from_f64(a).normalised(), Exact::from_f64(b));
+    let (whole, rest) = (a.magnitude / b.magnitude, a.magnitude % b.magnitude);
+    // At least 72 bits, more than any format keeps: the last one may stand for all that follow.
+    let exact = Exact {
+        negative: a.negative != b.negative,
+        magnitude: whole | u128::from(rest != 0),
+        exponent: a.exponent - b.exponent,
+    };
+    exact.encode(format, rounding)
 }
 
 /// The square root, rounded once.
 pub fn square_root(a: f64, format: Format, rounding: Rounding) -> u64 {
-    let near = a.sqrt();
-    if !near.is_finite() || near == 0.0 {
-        return from_f64(near, format, rounding);
+    if a.is_nan() || a <= 0.0 || a.is_infinite() {
+        return from_f64(a.sqrt(), format, rounding);
     }
-    corrected(near, near.mul_add(-near, a), format, rounding)
-}
-
-/// Rounds `near` plus a residue of which only the sign is known.
-fn corrected(near: f64, residue: f64, format: Format, rounding: Rounding) -> u64 {
-    let mut exact = Exact::from_f64(near);
-    exact.magnitude <<= 2;
-    exact.exponent -= 2;
-    if residue != 0.0 {
-        if (residue < 0.0) == exact.negative {
-            exact.magnitude += 1;
-        } else {
-            exact.magnitude -= 1;
-        }
-    }
-    exact.encode(format, rounding)
+    let exact = Exact::from_f64(a).normalised();
+    // The root of a power of two is one where its exponent is even.
+    let odd = exact.exponent & 1;
+    let square = exact.magnitude << odd;
+    let root = square.isqrt();
+    // 63 bits, with one for all that follow, as above.
+    let magnitude = (root << 1) | u128::from(root * root != square);
+    Exact { negative: false, magnitude, exponent: (exact.exponent - odd) / 2 - 1 }
+        .encode(format, rounding)
 }

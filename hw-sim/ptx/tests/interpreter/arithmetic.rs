@@ -126,6 +126,11 @@ fn multiply() {
         |a, b, c| (i64::from(a as i32) * i64::from(b as i32)).wrapping_add(c as i64) as u64,
     );
     check32("mul24.lo.u32 %r0, %r1, %r2", |a, b, _| (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff));
+    check32("mad24.hi.sat.s32 %r0, %r1, %r2, %r3", |a, b, c| {
+        let low = |word: u32| i64::from((word << 8) as i32 >> 8);
+        let part = ((low(a) * low(b)) >> 16) as i32;
+        part.saturating_add(c as i32) as u32
+    });
     check32("mad24.hi.s32 %r0, %r1, %r2, %r3", |a, b, c| {
         let low = |x: u32| i64::from((x << 8) as i32 >> 8);
         (((low(a) * low(b)) >> 16) as u32).wrapping_add(c)
@@ -138,7 +143,9 @@ fn divide() {
         0 => u32::MAX,
         b => (a as i32).wrapping_div(b) as u32,
     });
-    check64("rem.u64 %d0, %d1, %d2", |a, b, _| if b == 0 { a } else { a % b });
+    check64("rem.u64 %d0, %d1, %d2", |a, b, _| a.checked_rem(b).unwrap_or(u64::MAX));
+    check32("rem.u32 %r0, %r1, %r2", |a, b, _| a.checked_rem(b).unwrap_or(u32::MAX));
+    check16("rem.u16 %h0, %h1, %h2", |a, b, _| a.checked_rem(b).unwrap_or(u16::MAX));
     check16("div.u16 %h0, %h1, %h2", |a, b, _| a.checked_div(b).unwrap_or(u16::MAX));
 }
 

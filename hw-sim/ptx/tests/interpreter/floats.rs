@@ -76,8 +76,8 @@ fn singles_to_nearest() {
     check32("div.rn.f32 %r0, %r1, %r2", single(|a, b, _| a / b));
     check32("sqrt.rn.f32 %r0, %r1", single(|a, _, _| a.sqrt()));
     check32("rcp.rn.f32 %r0, %r1", single(|a, _, _| 1.0 / a));
-    check32("neg.f32 %r0, %r1", |a, _, _| a ^ 0x8000_0000);
-    check32("abs.f32 %r0, %r1", |a, _, _| a & 0x7fff_ffff);
+    check32("neg.f32 %r0, %r1", single(|a, _, _| -a));
+    check32("abs.f32 %r0, %r1", single(|a, _, _| a.abs()));
     check_moderate("fma.rn.f32 %f0, %f1, %f2, %f3", |a, b, c| a.mul_add(b, c));
 }
 
@@ -107,6 +107,60 @@ fn nans_of_doubles_are_the_first_operands() {
         ("fma.rz.f64 %d0, %d4, %d2, %d1", 0xfff8_0000_0000_0002_u64),
     ] {
         check64(&format!("{moves} {instruction}"), |_, _, _| wanted);
+    }
+}
+
+/// One instruction on constants: `%d1`, `%d2`.
+fn on_constants(instruction: &str, [a, b]: [f64; 2], wanted: f64) {
+    let moves = format!("mov.b64 %d1, {:#x}; mov.b64 %d2, {:#x};", a.to_bits(), b.to_bits());
+    check64(&format!("{moves} {instruction}"), |_, _, _| wanted.to_bits());
+}
+
+/// If this fails, a quotient or a root of doubles that is too large, too small or subnormal is
+/// rounded as if it went to nearest.
+#[test]
+fn directed_doubles_at_the_ends_of_their_range() {
+    let least = f64::from_bits(1);
+    let (least_normal, large) = (f64::MIN_POSITIVE, f64::MAX);
+    for (instruction, operands, wanted) in [
+        ("div.rz.f64 %d0, %d1, %d2", [large, 0.5], large),
+        ("div.rm.f64 %d0, %d1, %d2", [large, 0.5], large),
+        ("div.rp.f64 %d0, %d1, %d2", [large, -0.5], -large),
+        ("div.rp.f64 %d0, %d1, %d2", [large, 0.5], f64::INFINITY),
+        ("div.rp.f64 %d0, %d1, %d2", [least, large], least),
+        ("div.rm.f64 %d0, %d1, %d2", [least, -large], -least),
+        ("div.rz.f64 %d0, %d1, %d2", [least, large], 0.0),
+        ("div.rp.f64 %d0, %d1, %d2", [least_normal, 3.0], f64::from_bits(0x5_5555_5555_5556)),
+        ("div.rz.f64 %d0, %d1, %d2", [least_normal, 3.0], f64::from_bits(0x5_5555_5555_5555)),
+        ("div.rz.f64 %d0, %d1, %d2", [1.0, f64::INFINITY], 0.0),
+        ("rcp.rz.f64 %d0, %d1", [least, 0.0], large),
+        ("rcp.rp.f64 %d0, %d1", [large, 0.0], f64::from_bits(0x4_0000_0000_0001)),
+        ("sqrt.rp.f64 %d0, %d1", [2.0, 0.0], 2_f64.sqrt()),
+        ("sqrt.rz.f64 %d0, %d1", [2.0, 0.0], 2_f64.sqrt().next_down()),
+        ("sqrt.rz.f64 %d0, %d1", [least, 0.0], f64::from_bits(0x1e60_0000_0000_0000)),
+        ("sqrt.rm.f64 %d0, %d1", [9.0, 0.0], 3.0),
+        ("sqrt.rp.f64 %d0, %d1", [9.0, 0.0], 3.0),
+    ] {
+        on_constants(instruction, operands, wanted);
+    }
+}
+
+/// If this fails, the quick approximations of doubles see more of their operand, or give more of
+/// their result, than PTX says.
+#[test]
+fn approximate_doubles_are_of_upper_halves() {
+    let bits = f64::from_bits;
+    for (instruction, operand, wanted) in [
+        ("rcp.approx.ftz.f64 %d0, %d1", bits(0x4000_0000_ffff_ffff), 0.5),
+        ("rcp.approx.ftz.f64 %d0, %d1", -bits(1), f64::NEG_INFINITY),
+        ("rcp.approx.ftz.f64 %d0, %d1", f64::NEG_INFINITY, -0.0),
+        ("rcp.approx.ftz.f64 %d0, %d1", bits(0x7fe8_0000_0000_0000), 0.0),
+        ("rcp.approx.ftz.f64 %d0, %d1", bits(0xfff8_0000_0000_0001), bits(0x7fff_ffff_0000_0000)),
+        ("rsqrt.approx.ftz.f64 %d0, %d1", bits(0x4010_0000_0000_0001), 0.5),
+        ("rsqrt.approx.ftz.f64 %d0, %d1", -0.0, f64::NEG_INFINITY),
+        ("rsqrt.approx.ftz.f64 %d0, %d1", -1.0, bits(0x7fff_ffff_0000_0000)),
+    ] {
+        on_constants(instruction, [operand, 0.0], wanted);
     }
 }
 
@@ -308,5 +362,14 @@ fn packed_halves() {
         };
         half(0) | half(16)
     });
-    check32("neg.f16x2 %r0, %r1", |a, _, _| a ^ 0x8000_8000);
+    let nan = |half: u16| half & 0x7fff > 0x7c00;
+    let negated = move |half: u16| u32::from(if nan(half) { 0x7fff } else { half ^ 0x8000 });
+    check32("neg.f16x2 %r0, %r1", move |a, _, _| {
+        negated((a >> 16) as u16) << 16 | negated(a as u16)
+    });
+    check16("abs.ftz.f16 %h0, %h1", move |a, _, _| match a & 0x7fff {
+        magnitude if magnitude < 0x400 => 0,
+        magnitude if magnitude > 0x7c00 => 0x7fff,
+        magnitude => magnitude,
+    });
 }
