@@ -299,7 +299,7 @@ fn a_named_fabric_is_joined_and_stays() {
     let wrong = joined("one");
     assert_eq!(wrong.status.code(), Some(125));
     assert!(text(&wrong.stderr).contains("HWSIM_NODE is `one`: expected the index of a node"));
-    std::fs::remove_dir(&fabric).unwrap();
+    std::fs::remove_dir_all(&fabric).unwrap();
     let missing = joined("0");
     assert_eq!(missing.status.code(), Some(125));
     assert!(text(&missing.stderr).contains("HWSIM_FABRIC names "), "{}", text(&missing.stderr));
