@@ -8,6 +8,7 @@ use hardware::drivers::without;
 use hardware::engines::on_engines;
 use hardware::perf::on_real_hardware;
 use hardware::{World, on_processes_with, settings, try_join_with};
+use ringdove::id::CopyContext;
 use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, ReduceOp, Registered, Settings};
 use std::sync::Arc;
@@ -211,7 +212,9 @@ fn registered_memory_that_is_opened_beside_collectives_stops_them() {
         return;
     }
     let remedies = Remedies { idle_opens: false, ..Remedies::default() };
-    let used = use_registered_memory_behind_others(without(remedies));
+    // In the program's context, where the driver's lock holds up copies, too.
+    let settings = Settings { copy_context: CopyContext::Shared, ..without(remedies) };
+    let used = use_registered_memory_behind_others(settings);
     if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
         let error = used.unwrap_err();
         // The rank whose wait expires first ends the communicator of both.

@@ -20,7 +20,8 @@ pub struct Context {
     /// Flags that it was made with.
     pub flags: AtomicU32,
     state: Arc<ContextState>,
-    streams: Arc<Streams>,
+    /// The default stream, by which the others are reached.
+    legacy: Arc<Stream>,
     reach: Arc<Reach>,
     heap: Arc<Heap>,
     /// Workspaces of cooperative launches: the barriers of their blocks.
@@ -35,7 +36,7 @@ impl Context {
             id: state.id,
             gpu,
             flags: AtomicU32::new(flags),
-            streams: Streams::new(&state),
+            legacy: Streams::of_context(&state),
             reach: Arc::new(Reach::of(gpu, &machine.description.driver)),
             heap: Arc::new(Heap::new(gpu, state.id)),
             workspaces: Workspaces::default(),
@@ -66,7 +67,7 @@ impl Context {
 
     /// The default stream, which waits for all blocking streams and makes them wait.
     pub fn legacy_stream(&self) -> &Arc<Stream> {
-        self.streams.legacy()
+        &self.legacy
     }
 
     /// The workspace of a stream's cooperative launches.
@@ -77,12 +78,12 @@ impl Context {
     /// A new stream.
     pub fn create_stream(&self, blocking: bool, priority: i32) -> Arc<Stream> {
         let kind = if blocking { StreamKind::Blocking } else { StreamKind::NonBlocking };
-        self.streams.create(kind, priority)
+        self.legacy.create_sibling(kind, priority)
     }
 
     /// Every stream that lives, the default one first.
     pub fn streams(&self) -> Vec<Arc<Stream>> {
-        self.streams.all()
+        self.legacy.siblings()
     }
 
     /// Waits until all that was submitted so far is done.

@@ -15,7 +15,7 @@ use crate::graph::Work;
 use crate::perform::perform;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 /// Order of a stream against others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub(crate) struct Streams {
     backlog: Option<Backlog>,
     /// The hardware queues, if they are not as many as streams.
     connections: Option<Connections>,
-    legacy: OnceLock<Arc<Stream>>,
+    /// The context has it: a stream has its siblings, and would keep itself.
+    legacy: Weak<Stream>,
     others: Mutex<Vec<Weak<Stream>>>,
 }
 
@@ -81,29 +82,24 @@ const TURN_COMMANDS_MAX: usize = 64;
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Streams {
-    /// Those of a new context: the default stream.
-    pub fn new(context: &Arc<ContextState>) -> Arc<Self> {
+    /// Those of a new context: the default stream, for the context to keep.
+    pub fn of_context(context: &Arc<ContextState>) -> Arc<Stream> {
         let profile = &context.machine.description.driver;
-        let streams = Arc::new(Self {
-            context: Arc::clone(context),
-            backlog: profile.launch_queue.map(Backlog::new),
-            connections: profile.connections.map(Connections::new),
-            legacy: OnceLock::new(),
-            others: Mutex::default(),
-        });
-        let legacy = Stream::new(&streams, StreamKind::Legacy, 0);
-        assert!(streams.legacy.set(legacy).is_ok(), "set once");
-        streams
-    }
-
-    /// The default stream.
-    pub fn legacy(&self) -> &Arc<Stream> {
-        self.legacy.get().expect("made with the others")
+        Arc::new_cyclic(|legacy| {
+            let streams = Arc::new(Self {
+                context: Arc::clone(context),
+                backlog: profile.launch_queue.map(Backlog::new),
+                connections: profile.connections.map(Connections::new),
+                legacy: Weak::clone(legacy),
+                others: Mutex::default(),
+            });
+            Stream::new(&streams, StreamKind::Legacy, 0)
+        })
     }
 
     /// A new stream.
     pub fn create(self: &Arc<Self>, kind: StreamKind, priority: i32) -> Arc<Stream> {
-        let stream = Stream::new(self, kind, priority);
+        let stream = Arc::new(Stream::new(self, kind, priority));
         let mut streams = self.others.lock().unwrap();
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(&stream));
@@ -113,15 +109,14 @@ impl Streams {
     /// Every stream that lives, the default one first.
     pub fn all(&self) -> Vec<Arc<Stream>> {
         let streams = self.others.lock().unwrap();
-        let own = std::iter::once(Arc::clone(self.legacy()));
-        own.chain(streams.iter().filter_map(Weak::upgrade)).collect()
+        std::iter::once(&self.legacy).chain(streams.iter()).filter_map(Weak::upgrade).collect()
     }
 }
 
 impl Stream {
-    fn new(streams: &Arc<Streams>, kind: StreamKind, priority: i32) -> Arc<Self> {
+    fn new(streams: &Arc<Streams>, kind: StreamKind, priority: i32) -> Self {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self {
+        Self {
             context: Arc::clone(&streams.context),
             siblings: Arc::clone(streams),
             kind,
@@ -133,11 +128,16 @@ impl Stream {
             idle: Condvar::new(),
             head: AtomicU8::new(Head::Short as u8),
             captured: Captured::new(id, kind == StreamKind::Legacy),
-        })
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// A new stream of its context.
+    pub(crate) fn create_sibling(&self, kind: StreamKind, priority: i32) -> Arc<Self> {
+        self.siblings.create(kind, priority)
     }
 
     /// All streams of its context, the default one first.
@@ -160,7 +160,11 @@ impl Stream {
     fn order_against_default_stream(self: &Arc<Self>) {
         match self.kind {
             StreamKind::NonBlocking => {}
-            StreamKind::Blocking => self.follow(self.siblings.legacy()),
+            StreamKind::Blocking => {
+                if let Some(legacy) = self.siblings.legacy.upgrade() {
+                    self.follow(&legacy);
+                }
+            }
             StreamKind::Legacy => {
                 for other in self.siblings() {
                     if other.kind == StreamKind::Blocking {
