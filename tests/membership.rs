@@ -219,7 +219,8 @@ fn leave_and_come_back(parent: Communicator) {
     assert_eq!((more.rank(), more.rank_count()), (rank, 3));
     assert_eq!(total(&more, 1 << rank), 7);
     assert_eq!(total(&parent, 1 << rank), 7);
-    [more, parent].iter().for_each(|ranks| ranks.finalize().unwrap());
+    [&more, &parent].iter().for_each(|ranks| ranks.finalize().unwrap());
+    wait_for_all(std::slice::from_ref(&more));
 }
 
 /// If this fails, a process cannot come back to those that went on without it.
