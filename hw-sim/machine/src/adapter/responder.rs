@@ -43,6 +43,9 @@ pub(super) struct ReceiveSide {
     /// Data that has arrived and lands later, where writes land out of order.
     unplaced: Unplaced,
     pub tally: Tally,
+    /// A message has ended the queue pair. Its state says so only when this side is let go: another
+    /// thread that comes before would carry the message out again.
+    has_failed: bool,
     /// The shared receive queue that the message names, on an extended connection.
     named: Option<Arc<ReceiveQueue>>,
 }
@@ -96,6 +99,7 @@ impl ReceiveSide {
             delayed: None,
             unplaced: Unplaced::new(seed),
             tally: Tally::default(),
+            has_failed: false,
             named: None,
         }
     }
@@ -140,7 +144,8 @@ impl Connection {
         self.stalled.store(false, Ordering::SeqCst);
         // Relaxed: a hint for the service thread.
         self.receive_held.store(false, Ordering::Relaxed);
-        if !self.state().receives() || self.device.port_state() == PortState::Down {
+        let receives = self.state().receives() && !side.has_failed;
+        if !receives || self.device.port_state() == PortState::Down {
             // Nobody answers; the peer will notice.
             self.stalled.store(true, Ordering::SeqCst);
             return outcome;
@@ -163,6 +168,7 @@ impl Connection {
                     break;
                 }
                 Step::Failed(event) => {
+                    side.has_failed = true;
                     outcome.failure = Some(event);
                     break;
                 }
