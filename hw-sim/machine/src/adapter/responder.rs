@@ -43,8 +43,7 @@ pub(super) struct ReceiveSide {
     /// Data that has arrived and lands later, where writes land out of order.
     unplaced: Unplaced,
     pub tally: Tally,
-    /// A message has ended the queue pair. Its state says so only when this side is let go: another
-    /// thread that comes before would carry the message out again.
+    /// A message has ended the queue pair, and is not carried out again before its state says so.
     has_failed: bool,
     /// The shared receive queue that the message names, on an extended connection.
     named: Option<Arc<ReceiveQueue>>,
@@ -144,8 +143,8 @@ impl Connection {
         self.stalled.store(false, Ordering::SeqCst);
         // Relaxed: a hint for the service thread.
         self.receive_held.store(false, Ordering::Relaxed);
-        let receives = self.state().receives() && !side.has_failed;
-        if !receives || self.device.port_state() == PortState::Down {
+        let is_down = self.device.port_state() == PortState::Down;
+        if side.has_failed || is_down || !self.state().receives() {
             // Nobody answers; the peer will notice.
             self.stalled.store(true, Ordering::SeqCst);
             return outcome;
@@ -256,8 +255,7 @@ impl Connection {
         step
     }
 
-    /// Finds the shared receive queue that a message names. False if there is none, or none any
-    /// more.
+    /// Finds the shared receive queue that a message names; false if there is none any more.
     fn find_named(&self, side: &mut ReceiveSide, record: &Record) -> bool {
         if record.flags & FIRST != 0 {
             // Data that has not landed yet may be of another queue's domain.
@@ -274,8 +272,8 @@ impl Connection {
 
     /// On whose behalf the message touches memory.
     fn party_of(&self, side: &ReceiveSide) -> Party {
-        let named = side.named.as_ref().and_then(|queue| queue.xrc.as_ref());
-        Party { domain: named.map_or(self.domain, |xrc| xrc.domain), ..self.party() }
+        let xrc = side.named.as_ref().and_then(|queue| queue.xrc.as_ref());
+        xrc.map_or(self.party(), |xrc| Party { domain: xrc.domain, ..self.party() })
     }
 
     /// Reports the end of a receive request where its queue does.
@@ -418,8 +416,8 @@ impl Connection {
         Step::Done
     }
 
-    /// Takes back the window that a message names, before the message is reported. The
-    /// specification leaves open what the sender of a bad key is told; here it is told.
+    /// Takes back the window that a message names, before the message is reported. What the sender
+    /// of a bad key is told, the specification leaves open.
     fn invalidate_for_peer(
         &self,
         side: &ReceiveSide,
@@ -589,9 +587,8 @@ fn not_ready_answer(side: &ReceiveSide, message: u64) -> Record {
     answer
 }
 
-/// The same, once, by a fault: the next attempt is looked at as every message is. How soon that is
-/// depends on the threads of this host, not on the receiver, so the sender must not count the time:
-/// an adapter answers each attempt at once.
+/// The same, once, by a fault. When the next attempt is looked at depends on the threads of this
+/// host, so the sender must not count the time: an adapter answers each attempt at once.
 fn not_ready_at_first(side: &ReceiveSide, message: u64) -> Record {
     let mut answer = not_ready_answer(side, message);
     answer.flags = AT_FIRST;
