@@ -317,6 +317,10 @@ fn perftest_runs() {
         &["ib_atomic_bw", "-d", "hwsim0", "-n", "500"],
         &["ib_send_lat", "-c", "UD", "-d", "hwsim0", "-n", "100"],
         &["ib_write_bw", "-c", "UC", "-d", "hwsim1", "-s", "65536", "-n", "500"],
+        &["ib_send_lat", "-c", "XRC", "-d", "hwsim0", "-n", "100"],
+        &["ib_write_bw", "-c", "XRC", "-d", "hwsim1", "-s", "65536", "-n", "500"],
+        &["ib_read_bw", "-c", "XRC", "-d", "hwsim0", "-n", "500"],
+        &["ib_atomic_lat", "-c", "XRC", "-d", "hwsim0", "-n", "100"],
     ] {
         let shown = between_two(command);
         assert!(shown.contains("#bytes"), "{command:?}: {shown}");

@@ -124,7 +124,8 @@ pub(super) unsafe fn text(text: *const c_char) -> String {
 
 /// A fixed array of C characters, up to its first zero.
 pub(super) fn characters(array: &[c_char]) -> String {
-    let bytes: Vec<u8> =
-        array.iter().map(|character| character.cast_unsigned()).take_while(|b| *b != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    // They are signed on some architectures, and unsigned on others.
+    let bytes: &[u8] = bytemuck::cast_slice(array);
+    let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..length]).into_owned()
 }

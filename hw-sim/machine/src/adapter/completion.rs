@@ -2,8 +2,9 @@
 
 use super::device::{AsyncEvent, Element, Events};
 use super::users::Users;
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// How a work request ended: the numbers of the verbs interface.
@@ -159,8 +160,14 @@ impl Completion {
     }
 }
 
-/// Polls in vain before each further one gives the processor away.
-const EMPTY_POLLS_MAX: u32 = 32;
+/// Polls in vain, of a thread, before each further one gives the processor away. Programs poll two
+/// queues in turns while they wait for one message, for less than a microsecond each time.
+const EMPTY_POLLS_MAX: u32 = 64;
+
+thread_local! {
+    /// How often in a row this thread has polled in vain, whichever queues.
+    static EMPTY_POLLS: Cell<u32> = const { Cell::new(0) };
+}
 
 const UNARMED: u8 = 0;
 const ARMED_SOLICITED: u8 = 1;
@@ -181,7 +188,6 @@ pub struct CompletionQueue {
     capacity: std::sync::atomic::AtomicUsize,
     armed: AtomicU8,
     /// Polls since the last one that found something.
-    empty_polls: AtomicU32,
     overrun: AtomicBool,
     /// The queue pairs that complete here; polling plays their part of the adapter.
     users: Users<dyn Polled>,
@@ -197,7 +203,6 @@ impl CompletionQueue {
             entries: Mutex::default(),
             capacity: capacity.into(),
             armed: AtomicU8::new(UNARMED),
-            empty_polls: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
             users: Users::default(),
             events,
@@ -264,11 +269,12 @@ impl CompletionQueue {
             }
             taken = self.take(limit, &mut out);
         }
-        // Relaxed: a hint. Who polls in vain lets others run: the adapters are played by the same
-        // processors that the program spins on.
-        if taken > 0 {
-            self.empty_polls.store(0, Ordering::Relaxed);
-        } else if self.empty_polls.fetch_add(1, Ordering::Relaxed) >= EMPTY_POLLS_MAX {
+        // Who polls in vain lets others run: the adapters are played by the same processors that the
+        // program spins on. Counted for the thread: of two queues that it polls one may stay empty
+        // while messages come to the other.
+        let empty = if taken > 0 { 0 } else { EMPTY_POLLS.get().saturating_add(1) };
+        EMPTY_POLLS.set(empty);
+        if empty > EMPTY_POLLS_MAX {
             std::thread::yield_now();
         }
         taken

@@ -201,13 +201,20 @@ fn step_unreliable(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32
 
 /// The same of extended reliable connections: each end has the attributes of its half.
 fn step_xrc(transport: Transport, from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
-    use mask::*;
     let (needed, allowed) = step(Transport::Reliable, from, to)?;
-    let others = match transport {
-        Transport::XrcSend => PEER_READS | RECEIVER_TIMER,
-        _ => RETRIES | RECEIVER_RETRIES | READS,
-    };
+    let others = of_other_half(transport);
     Some((needed & !others, allowed & !others))
+}
+
+/// The attributes that an extended reliable connection has at its other end. Linux drops them from
+/// what a program names, whatever their values are: programs set both halves as for a reliable one.
+fn of_other_half(transport: Transport) -> u32 {
+    use mask::*;
+    match transport {
+        Transport::XrcSend => PEER_READS | RECEIVER_TIMER,
+        Transport::XrcReceive => RETRIES | RECEIVER_RETRIES | READS,
+        Transport::Reliable | Transport::Unreliable | Transport::Datagram => 0,
+    }
 }
 
 /// The same of datagrams, which know neither peer nor rights.
@@ -238,6 +245,7 @@ pub(super) fn change(
     new: &Attributes,
     named: u32,
 ) -> Result<Attributes> {
+    let named = named & !of_other_half(transport);
     let refuse = |text: String| Err(VerbsError::Invalid(format!("{from:?} to {to:?}: {text}")));
     let Some((needed, allowed)) = step(transport, from, to) else {
         return refuse("there is no such transition".into());
@@ -324,6 +332,8 @@ mod tests {
                 for bit in (0..26).map(|bit| 1 << bit).filter(|bit| *bit != mask::STATE) {
                     if needed & bit != 0 {
                         assert!(try_with(needed & !bit).is_err(), "{what} without {bit:#x}");
+                    } else if of_other_half(transport) & bit != 0 {
+                        assert!(try_with(needed | bit).is_ok(), "{what}, {bit:#x} is dropped");
                     } else if allowed & bit == 0 {
                         assert!(try_with(needed | bit).is_err(), "{what} with {bit:#x}");
                     }
