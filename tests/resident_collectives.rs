@@ -6,8 +6,8 @@ mod hardware;
 use hardware::engines::on_engines;
 use hardware::{World, on_machine, on_machine_with, settings, try_join_with};
 use ringdove::program::{
-    Driven, Element, Expression, Graph, Options, Origin, ProgramError, RefusalKind, Resident,
-    TileSize, View, verify, verify_same,
+    Driven, Element, Expression, Graph, Options, Origin, Program, ProgramError, RefusalKind,
+    Resident, TileSize, View, verify, verify_same,
 };
 use ringdove::{Communicator, Error, ReduceOp};
 
@@ -234,12 +234,35 @@ fn collectives_that_make_no_sense_are_refused_by_name() {
     let mut other = program.clone();
     let last = other.operators.iter().rposition(|one| one.collective.is_some()).unwrap();
     other.operators[last].collective = Some(ringdove::Collective::Broadcast { root: 1 });
-    match verify(vec![program.clone(), program.clone(), other, program]) {
-        Err(ProgramError::Refused(refusal)) => assert_eq!(refusal.kind, RefusalKind::Ranks),
+    let refused = |programs: Vec<Program>| match verify(programs) {
+        Err(ProgramError::Refused(refusal)) => refusal.kind,
         other => panic!("{other:?}"),
+    };
+    let programs = vec![program.clone(), program.clone(), other.clone(), program.clone()];
+    assert_eq!(refused(programs), RefusalKind::Ranks);
+    // Known to be one, and not which.
+    other.operators[last].collective = None;
+    assert_eq!(refused(vec![other.clone(); 4]), RefusalKind::Service);
+    // A task that computes, with the operator of a collective.
+    let mut other = program.clone();
+    let own = other.operators.iter().position(|one| one.name == "own").unwrap();
+    other.operators[own].collective = Some(ringdove::Collective::AllToAll);
+    assert_eq!(refused(vec![other; 4]), RefusalKind::Service);
+    // A wait of the planner's that is dropped, where waits alone order tasks.
+    let mut program = program;
+    program.blocks = program.blocks.concat().into_iter().map(|task| vec![task]).collect();
+    verify(vec![program.clone(); 4]).unwrap();
+    let gather = program.operators.iter().position(|one| one.name == "gather").unwrap();
+    for place in 0..program.tasks[program.operators[gather].tasks.0 as usize].waits.len() {
+        let mut other = program.clone();
+        other.tasks[program.operators[gather].tasks.0 as usize].waits.remove(place);
+        let kind = refused(vec![other; 4]);
+        let expected =
+            [RefusalKind::Unordered, RefusalKind::UnorderedIterations, RefusalKind::Lanes];
+        assert!(expected.contains(&kind), "wait {place}: {kind:?}");
     }
 }
 
-fn small_program() -> ringdove::program::Program {
+fn small_program() -> Program {
     graph(Element::F16).plan(2, 32).unwrap()
 }

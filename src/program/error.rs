@@ -104,7 +104,8 @@ pub enum RefusalKind {
     Lag,
     /// The task stands in no block's list, or in several.
     Place,
-    /// A collective stands in a block's list, or another task in that of the collectives.
+    /// A collective stands in a block's list, or another task in that of the collectives; or it is
+    /// not known which collective it is.
     Service,
     /// The collective may begin before the one before it has ended on all blocks, whose lanes it
     /// uses.

@@ -16,7 +16,11 @@ pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
         let Some(task) = program.tasks.get(number as usize) else {
             return Err(rank.refusal(RefusalKind::Place, number, None));
         };
-        if (task.kind == TaskKind::Collective) != is_service {
+        let operator = program.operators.get(task.operator as usize);
+        let is_call = operator.is_some_and(|operator| operator.collective.is_some())
+            && task.operands[..2].iter().all(Option::is_some);
+        let is_collective = task.kind == TaskKind::Collective;
+        if is_collective != is_service || is_collective != is_call {
             return Err(rank.refusal(RefusalKind::Service, number, None));
         }
         places[number as usize] += 1;
