@@ -49,7 +49,7 @@ impl Element {
     }
 
     /// The memory of such values, each rounded to nearest even; `None` for numbers.
-    pub(super) fn from_f32(self, values: &[f32]) -> Option<Vec<u8>> {
+    pub(super) fn memory_of(self, values: &[f32]) -> Option<Vec<u8>> {
         fn all<T: NoUninit>(values: &[f32], round: fn(f32) -> T) -> Vec<u8> {
             let rounded: Vec<T> = values.iter().map(|&value| round(value)).collect();
             bytemuck::cast_slice(&rounded).to_vec()
@@ -63,7 +63,7 @@ impl Element {
     }
 
     /// The values in such memory; `None` for numbers.
-    pub(super) fn to_f32(self, memory: &[u8]) -> Option<Vec<f32>> {
+    pub(super) fn values_in(self, memory: &[u8]) -> Option<Vec<f32>> {
         fn all<T: AnyBitPattern>(memory: &[u8], widen: fn(T) -> f32) -> Vec<f32> {
             memory
                 .chunks_exact(size_of::<T>())

@@ -64,7 +64,7 @@ impl Graph {
     fn divide(&mut self, name: &str, (what, part): (&'static str, View), all: View) -> Result {
         let (rows, columns) = part.shape();
         let whole = all.shape();
-        if rows == 0 || whole.1 != columns || whole.0 % rows != 0 {
+        if rows == 0 || whole.1 != columns || !whole.0.is_multiple_of(rows) {
             let operator = name.to_owned();
             return Err(ProgramError::Shape {
                 operator,

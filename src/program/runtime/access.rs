@@ -12,7 +12,7 @@ impl Resident<'_> {
     /// [`Error::Argument`] for another name, type or number of values, and while it runs.
     pub fn write(&self, tensor: &str, values: &[f32]) -> Result<()> {
         let (number, element) = self.accessed(tensor)?;
-        let memory = element.from_f32(values);
+        let memory = element.memory_of(values);
         let Some(memory) = memory.filter(|_| self.elements(number) == values.len()) else {
             return Err(self.mismatch(number, values.len(), Element::F32));
         };
@@ -40,7 +40,7 @@ impl Resident<'_> {
         let (number, element) = self.accessed(tensor)?;
         let mut memory = vec![0u8; self.program.tensors[number].bytes() as usize];
         self.memory().read(self.layout.tensors[number], &mut memory, &self.copies)?;
-        let values = element.to_f32(&memory);
+        let values = element.values_in(&memory);
         values.ok_or_else(|| self.mismatch(number, self.elements(number), Element::F32))
     }
 

@@ -46,7 +46,7 @@ impl Resident<'_> {
         let mut memory = vec![0u8; known.bytes() as usize];
         let offset = first + distance * place as usize;
         self.memory().read(offset, &mut memory, &self.copies)?;
-        known.element.to_f32(&memory).ok_or_else(|| {
+        known.element.values_in(&memory).ok_or_else(|| {
             Error::argument(tensor, "a tensor of floats", format!("{:?}", known.element))
         })
     }
