@@ -291,6 +291,17 @@ fn programs_are_explained_and_drawn() {
     for words in ["modelled", "critical path", "forward 2", "sum 0", "6 blocks, 3 collectives"] {
         assert!(output.contains(words), "no '{words}': {output}");
     }
+    let mut command = std::process::Command::new(tool("ringdove"));
+    command.args(["program", "explain", "--widths", "8,64,64,4", "--reuse-memory"]);
+    let (status, reused) = run_bounded(command);
+    assert!(status.success(), "{reused}");
+    let bytes = |text: &str| -> Vec<u64> {
+        let line = text.lines().find(|line| line.contains("bytes of tensors")).unwrap();
+        line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    let (with, without) = (bytes(&reused), bytes(&output));
+    assert_eq!((without[0], with[1]), (without[1], without[1]), "{output}{reused}");
+    assert!(with[0] < with[1], "{reused}");
     let text = std::fs::read_to_string(&drawing).unwrap();
     assert!(text.contains("collectives") && text.trim_end().ends_with("</svg>"));
     let mut command = std::process::Command::new(tool("ringdove"));

@@ -1,12 +1,13 @@
-//! Each kind of task of resident programs, beside the host's arithmetic in f64; and the same bits
-//! by launches.
+//! Each kind of task of resident programs, for each type of elements, beside the host's arithmetic
+//! in f64; and the same bits by launches.
 
 mod hardware;
 
+use half::{bf16, f16};
 use hardware::{World, on_machine, settings};
 use ringdove::ReduceOp;
 use ringdove::program::{
-    Driven, Expression, Graph, Options, Origin, Resident, TileSize, View, verify_same,
+    Driven, Element, Expression, Graph, Options, Origin, Resident, TileSize, View, verify_same,
 };
 
 const ROWS: u32 = 19;
@@ -16,6 +17,7 @@ const EPSILON: f32 = 1e-5;
 
 /// What a program of all kinds starts with and gives.
 struct Case {
+    element: Element,
     graph: Graph,
     /// Of the host: name, rows, columns.
     inputs: Vec<(String, u32, u32)>,
@@ -25,18 +27,18 @@ struct Case {
 impl Case {
     fn input(&mut self, name: &str, rows: u32, columns: u32) -> View {
         self.inputs.push((name.into(), rows, columns));
-        self.graph.tensor(name, rows, columns, Origin::Host).unwrap()
+        self.graph.tensor_of(self.element, name, (rows, columns), Origin::Host).unwrap()
     }
 
     fn output(&mut self, name: &str, rows: u32, columns: u32) -> View {
         self.outputs.push(name.into());
-        self.graph.tensor(name, rows, columns, Origin::Tasks).unwrap()
+        self.graph.tensor_of(self.element, name, (rows, columns), Origin::Tasks).unwrap()
     }
 }
 
-fn case() -> Case {
+fn case(element: Element) -> Case {
     let graph = Graph::new(TileSize { rows: 8, columns: 16 });
-    let mut case = Case { graph, inputs: Vec::new(), outputs: Vec::new() };
+    let mut case = Case { element, graph, inputs: Vec::new(), outputs: Vec::new() };
     let x = case.input("x", ROWS, COLUMNS);
     let d = case.input("d", ROWS, COLUMNS);
     let factors = case.input("factors", 1, COLUMNS).repeat_rows(ROWS);
@@ -95,8 +97,8 @@ fn classes() -> Vec<u32> {
     (0..ROWS).map(|row| (row * 7) % 11).collect()
 }
 
-fn run(world: &World, driven: Driven) -> Vec<(String, Vec<f32>)> {
-    let case = case();
+fn run(world: &World, element: Element, driven: Driven) -> Vec<(String, Vec<f32>)> {
+    let case = case(element);
     let program = verify_same(case.graph.plan(3, 96).unwrap()).unwrap();
     let options = Options { driven, ..Options::default() };
     let (communicator, stream) = world.ranks().next().unwrap();
@@ -114,10 +116,20 @@ fn run(world: &World, driven: Driven) -> Vec<(String, Vec<f32>)> {
     case.outputs.iter().map(|name| (name.clone(), resident.read(name).unwrap())).collect()
 }
 
-/// The host's values, in f64.
-fn expected(name: &str) -> Vec<f64> {
+/// A value as elements of this type have it.
+fn rounded(element: Element, value: f32) -> f32 {
+    match element {
+        Element::F16 => f16::from_f32(value).to_f32(),
+        Element::BF16 => bf16::from_f32(value).to_f32(),
+        _ => value,
+    }
+}
+
+/// The host's values, in f64, from inputs of elements of this type.
+fn expected(name: &str, element: Element) -> Vec<f64> {
     let wide = |name: &str, count: u32| -> Vec<f64> {
-        values(name, count).into_iter().map(f64::from).collect()
+        let values = values(name, count).into_iter();
+        values.map(|value| f64::from(rounded(element, value))).collect()
     };
     let all = ROWS * COLUMNS;
     let (x, d) = (wide("x", all), wide("d", all));
@@ -224,7 +236,7 @@ fn expected(name: &str) -> Vec<f64> {
             each(&|at| 0.9 * m[at] + d[at])
         }
         "p" => {
-            let (p, m) = (wide("p", all), expected("m"));
+            let (p, m) = (wide("p", all), expected("m", element));
             each(&|at| p[at] - 0.1 * m[at])
         }
         "m adam" => {
@@ -236,33 +248,61 @@ fn expected(name: &str) -> Vec<f64> {
             each(&|at| 0.99 * v[at] + 0.01 * d[at] * d[at])
         }
         "p adam" => {
-            let (p, m, v) = (wide("p adam", all), expected("m adam"), expected("v adam"));
+            let p = wide("p adam", all);
+            let (m, v) = (expected("m adam", element), expected("v adam", element));
             each(&|at| p[at] - 0.01 * m[at] * 10.0 / ((v[at] * 100.0).sqrt() + 1e-8))
         }
         other => panic!("no values for {other}"),
     }
 }
 
-/// If this fails, a kind of task computes something else than it says, or its tiles leave something
-/// out; or a launch and a resident block do not run the same code.
-#[test]
-fn every_kind_computes_what_the_host_does() {
+/// How far a value may be from the host's, as a share of it or of 1. The hardware's powers and
+/// logarithms have 22 good bits, its sums some 45 terms. Of 16-bit elements a result is rounded
+/// once, and what it was made of once or twice before.
+fn tolerance(element: Element) -> f64 {
+    match element {
+        Element::F16 => 6.0 / 2048.0,
+        Element::BF16 => 6.0 / 256.0,
+        _ => 2e-5,
+    }
+}
+
+fn computes_what_the_host_does(element: Element) {
     on_machine("one-gpu", || {
         let world = World::with(1, &settings());
-        let resident = run(&world, Driven::Resident);
-        let launched = run(&world, Driven::Launches);
+        let resident = run(&world, element, Driven::Resident);
+        let launched = run(&world, element, Driven::Launches);
         assert_eq!(resident.len(), 21);
         for ((name, seen), (_, other)) in resident.iter().zip(&launched) {
             let bits = |values: &[f32]| values.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
             assert!(bits(seen) == bits(other), "{name}: launches give other bits");
-            let expected = expected(name);
+            let expected = expected(name, element);
             assert_eq!(seen.len(), expected.len(), "{name}");
             for (place, (seen, expected)) in seen.iter().zip(&expected).enumerate() {
                 let apart = (f64::from(*seen) - expected).abs();
-                // The hardware's powers and logarithms have 22 good bits, its sums some 45 terms.
-                let most = 2e-5 * expected.abs().max(1.0);
+                let most = tolerance(element) * expected.abs().max(1.0);
                 assert!(apart <= most, "{name}[{place}]: {seen} and {expected}");
+                assert_eq!(*seen, rounded(element, *seen), "{name}[{place}] has another type");
             }
         }
     });
+}
+
+/// If this fails, a kind of task computes something else than it says, or its tiles leave something
+/// out; or a launch and a resident block do not run the same code.
+#[test]
+fn every_kind_computes_what_the_host_does() {
+    computes_what_the_host_does(Element::F32);
+}
+
+/// If this fails, a kind of task reads or writes f16 as something else.
+#[test]
+fn every_kind_computes_what_the_host_does_in_f16() {
+    computes_what_the_host_does(Element::F16);
+}
+
+/// If this fails, a kind of task reads or writes bf16 as something else.
+#[test]
+fn every_kind_computes_what_the_host_does_in_bf16() {
+    computes_what_the_host_does(Element::BF16);
 }

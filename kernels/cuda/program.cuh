@@ -19,6 +19,7 @@
 #include "task_attention.cuh"
 #include "task_matrix.cuh"
 #include "task_rows.cuh"
+#include "task_tensor.cuh"
 
 // Calls the user's function with this number; 0: there is none. Programs with such functions bring
 // another definition (`src/program/function.rs`), before which this one gives way when they are
@@ -40,6 +41,7 @@ struct ProgramShared {
     // Where the stamp of the present step goes; 0: nowhere.
     u64 stamp;
     float shares[THREADS_MAX];
+    alignas(32) float fragments[FRAGMENT_WARPS * FRAGMENT_VALUES];
 };
 
 // A look at the mailbox: is the iteration granted, or shall the launch end?
@@ -186,7 +188,9 @@ private:
                 u32(iteration) % MAILBOX_ITERATIONS * (RESULTS * sizeof(float))};
         switch (TaskKind(own.task.kind)) {
             case TaskKind::Matrix:
-                return run_matrix(context);
+                return own.task.option == MATRIX_TENSOR_CORES
+                           ? run_matrix_on_tensor_cores(context, own.fragments)
+                           : run_matrix(context);
             case TaskKind::Elementwise:
                 return run_elementwise(context);
             case TaskKind::Reduce:

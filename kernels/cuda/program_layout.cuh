@@ -14,6 +14,8 @@ constexpr u32 MAILBOX_ITERATIONS = 128;
 constexpr u32 RESULTS = 64;
 constexpr u64 ITERATIONS_AT_ONCE = 2;
 constexpr u32 STATE_ITERATIONS = 4;
+constexpr u32 TASK_ELEMENT_BITS = 4;
+constexpr u32 MATRIX_TENSOR_CORES = 1;
 
 enum class TaskKind : u32 {
     Matrix = 1,
@@ -52,6 +54,16 @@ enum class Instruction : u32 {
     Exponential = 16,
     Logarithm = 17,
     Drop = 18,
+    LoadF16 = 19,
+    LoadBF16 = 20,
+    StoreF16 = 21,
+    StoreBF16 = 22,
+};
+
+enum class TaskElement : u32 {
+    Word = 0,
+    F16 = 1,
+    BF16 = 2,
 };
 
 enum class ProgramMode : u32 {
@@ -80,7 +92,7 @@ struct ProgramTask {
     u32 expression;
     u32 expression_length;
     u32 value;
-    u32 reserved;
+    u32 elements;
 };
 
 struct ProgramWait {

@@ -378,6 +378,66 @@ RINGDOVE_INLINE double f64_from_bits(u64 bits) {
     return value;
 }
 
+// Tensor cores: products of 16 x 16 matrices of f16, added to one of f32. The warp has them
+// together; which lane has which element is nobody's business. Rows, or columns of a matrix that
+// lies by columns, are `stride` elements apart; addresses are multiples of 32 bytes, and strides of
+// 8 elements.
+
+struct HalfFragment {
+    u32 words[8];
+};
+
+struct FloatFragment {
+    float values[8];
+};
+
+#define RINGDOVE_FRAGMENT_WORDS(KIND, A)                                                          \
+    KIND(A[0]), KIND(A[1]), KIND(A[2]), KIND(A[3]), KIND(A[4]), KIND(A[5]), KIND(A[6]), KIND(A[7])
+
+#define RINGDOVE_LOAD_FRAGMENT(NAME, SIDE, LAYOUT)                                                \
+    RINGDOVE_INLINE void NAME(u64 address, u32 stride, HalfFragment& to) {                        \
+        asm volatile("wmma.load." SIDE ".sync.aligned." LAYOUT ".m16n16k16.global.f16 "           \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"                                \
+                     : RINGDOVE_FRAGMENT_WORDS("=r", to.words)                                    \
+                     : "l"(address), "r"(stride)                                                  \
+                     : "memory");                                                                 \
+    }
+
+RINGDOVE_LOAD_FRAGMENT(load_left_by_rows, "a", "row")
+RINGDOVE_LOAD_FRAGMENT(load_left_by_columns, "a", "col")
+RINGDOVE_LOAD_FRAGMENT(load_right_by_rows, "b", "row")
+RINGDOVE_LOAD_FRAGMENT(load_right_by_columns, "b", "col")
+#undef RINGDOVE_LOAD_FRAGMENT
+
+#define RINGDOVE_MULTIPLY_FRAGMENTS(NAME, LAYOUTS)                                                \
+    RINGDOVE_INLINE void NAME(FloatFragment& sum, const HalfFragment& left,                       \
+                              const HalfFragment& right) {                                        \
+        asm volatile("wmma.mma.sync.aligned." LAYOUTS ".m16n16k16.f32.f32 "                       \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7}, "                                         \
+                     "{%8, %9, %10, %11, %12, %13, %14, %15}, "                                   \
+                     "{%16, %17, %18, %19, %20, %21, %22, %23}, "                                 \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7};"                                          \
+                     : RINGDOVE_FRAGMENT_WORDS("+f", sum.values)                                  \
+                     : RINGDOVE_FRAGMENT_WORDS("r", left.words),                                  \
+                       RINGDOVE_FRAGMENT_WORDS("r", right.words));                                \
+    }
+
+RINGDOVE_MULTIPLY_FRAGMENTS(multiply_by_rows_and_rows, "row.row")
+RINGDOVE_MULTIPLY_FRAGMENTS(multiply_by_rows_and_columns, "row.col")
+RINGDOVE_MULTIPLY_FRAGMENTS(multiply_by_columns_and_rows, "col.row")
+RINGDOVE_MULTIPLY_FRAGMENTS(multiply_by_columns_and_columns, "col.col")
+#undef RINGDOVE_MULTIPLY_FRAGMENTS
+
+// To 256 values in any memory of the block, row by row.
+RINGDOVE_INLINE void store_fragment(float* to, const FloatFragment& from) {
+    asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.f32 [%0], "
+                 "{%1, %2, %3, %4, %5, %6, %7, %8}, 16;"
+                 :
+                 : "l"(to), RINGDOVE_FRAGMENT_WORDS("f", from.values)
+                 : "memory");
+}
+#undef RINGDOVE_FRAGMENT_WORDS
+
 // Functions of one f32. The first is rounded correctly; the others are the hardware's, to two units
 // in the last place or so, and the same on all GPUs of one kind.
 

@@ -14,17 +14,23 @@ class AttentionRow {
 public:
     RINGDOVE_INLINE AttentionRow(const ProgramTask& task_of_block, const Lane& own_lane,
                                  float* warp_shares)
-        : task(task_of_block), lane(own_lane), shares(warp_shares) {}
+        : task(task_of_block),
+          lane(own_lane),
+          shares(warp_shares),
+          queries(task_of_block, 1),
+          keys_of(task_of_block, 2),
+          values(task_of_block, 3) {}
 
     RINGDOVE_INLINE void run(u32 row, u32 keys) {
         for (u32 first = 0; first < keys; first += LANES) {
             add_keys(row, first, keys);
         }
+        const Tile to(task, 0);
 #pragma unroll
         for (u32 i = 0; i < HEAD_COLUMNS_OF_LANE; ++i) {
             const u32 column = lane.number + i * LANES;
             if (column < task.columns) {
-                store_at(task.operands[0], row, column, sums[i] / weight);
+                to.store(row, column, sums[i] / weight);
             }
         }
     }
@@ -34,6 +40,9 @@ private:
     const Lane& lane;
     // The warp's, one for each key of a step.
     float* shares;
+    Tile queries;
+    Tile keys_of;
+    Tile values;
     float most = -__builtin_inff();
     float weight = 0.0f;
     float sums[HEAD_COLUMNS_OF_LANE] = {};
@@ -45,7 +54,7 @@ private:
         float sum = 0.0f;
 #pragma unroll 1
         for (u32 column = 0; column < task.columns; ++column) {
-            sum += load_at(task.operands[1], row, column) * load_at(task.operands[2], key, column);
+            sum += queries.load(row, column) * keys_of.load(key, column);
         }
         return sum * ptx::f32_from_bits(task.value);
     }
@@ -70,7 +79,7 @@ private:
                 float sum = sums[i] * scale;
 #pragma unroll 1
                 for (u32 key = 0; key < count; ++key) {
-                    sum += shares[key] * load_at(task.operands[3], first + key, column);
+                    sum += shares[key] * values.load(first + key, column);
                 }
                 sums[i] = sum;
             }

@@ -2,7 +2,7 @@
 // threads of a block run the same ones, so that their switch does not divide warps.
 #pragma once
 
-#include "layout.cuh"
+#include "task_element.cuh"
 
 namespace ringdove {
 
@@ -15,11 +15,6 @@ struct TaskContext {
     u64 parameters;
     u64 results;
 };
-
-RINGDOVE_INLINE u64 element_address(const TaskOperand& operand, u32 row, u32 column) {
-    return operand.address + static_cast<u64>(row) * operand.row_bytes +
-           static_cast<u64>(column) * operand.column_bytes;
-}
 
 RINGDOVE_INLINE float load_parameter(const TaskContext& context, u32 number) {
     return ptx::load<float>(context.parameters + number * sizeof(float));
@@ -108,11 +103,22 @@ RINGDOVE_INLINE void evaluate(const TaskContext& context, u32 row, u32 column, S
         const u32 number = u32(word >> 32);
         switch (instruction) {
             case Instruction::Load:
-                stack.push(ptx::load<float>(element_address(task.operands[number], row, column)));
+                stack.push(F32::load(element_address(task.operands[number], row, column)));
+                break;
+            case Instruction::LoadF16:
+                stack.push(F16::load(element_address(task.operands[number], row, column)));
+                break;
+            case Instruction::LoadBF16:
+                stack.push(BF16::load(element_address(task.operands[number], row, column)));
                 break;
             case Instruction::Store:
-                ptx::store<float>(element_address(task.operands[number], row, column),
-                                  stack.top());
+                F32::store(element_address(task.operands[number], row, column), stack.top());
+                break;
+            case Instruction::StoreF16:
+                F16::store(element_address(task.operands[number], row, column), stack.top());
+                break;
+            case Instruction::StoreBF16:
+                BF16::store(element_address(task.operands[number], row, column), stack.top());
                 break;
             case Instruction::Constant:
                 stack.push(ptx::f32_from_bits(number));

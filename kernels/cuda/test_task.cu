@@ -17,11 +17,12 @@ RINGDOVE_TASK(test_largest) {
     (void)iteration;
     (void)parameters;
     const ringdove::Lane lane;
+    const ringdove::Tile from(*task, 1);
     lane.for_each_row(task->rows, [&](u32 row) RINGDOVE_INLINE_LAMBDA {
-        const float most = ringdove::row_maximum(lane, task->operands[1], row, task->inner);
+        const float most = ringdove::row_maximum(lane, from, row, task->inner);
         u32 first = task->inner;
         lane.for_each_column(task->inner, [&](u32 column) RINGDOVE_INLINE_LAMBDA {
-            const bool is_most = ringdove::load_at(task->operands[1], row, column) == most;
+            const bool is_most = from.load(row, column) == most;
             first = is_most && column < first ? column : first;
         });
         // Columns are exact as f32: tables have fewer than 2^24.
@@ -44,8 +45,9 @@ RINGDOVE_TASK(test_late) {
     while (ptx::global_time_ns() - began_ns < late_ns) {
         ptx::nanosleep(1000);
     }
+    const ringdove::Tile to(*task, 0);
+    const ringdove::Tile from(*task, 1);
     ringdove::for_each_element(*task, [&](u32 row, u32 column) RINGDOVE_INLINE_LAMBDA {
-        ringdove::store_at(task->operands[0], row, column,
-                           ringdove::load_at(task->operands[1], row, column));
+        to.store(row, column, from.load(row, column));
     });
 }

@@ -27,6 +27,14 @@ pub const RESULTS: usize = 64;
 pub const ITERATIONS_AT_ONCE: u64 = 2;
 /// Iterations whose words in [`ProgramState`] are apart.
 pub const STATE_ITERATIONS: usize = 4;
+/// Bits of the [`TaskElement`] of one operand in [`ProgramTask::elements`].
+pub const TASK_ELEMENT_BITS: u32 = 4;
+/// `option` of a [`TaskKind::Matrix`] whose f16 factors tensor cores multiply: all sizes are
+/// multiples of 16, both factors begin at a multiple of 32 bytes, and their rows (or columns, of
+/// one that is transposed) are a multiple of 8 elements apart. Sums of products are then added to
+/// operand 3, in the order that the hardware has. 0: in the order of k, by one thread for each
+/// value.
+pub const MATRIX_TENSOR_CORES: u32 = 1;
 
 /// What a task does. Sizes are `rows`, `columns` and `inner`; operand 0 is what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +67,8 @@ pub enum TaskKind {
     /// zeros.
     Gather = 9,
     /// Adds the rows 1\[i\] to the rows 2\[i\] of 0, in the order of i: `inner` rows of 0, of which
-    /// the task has `columns` columns.
+    /// the task has `columns` columns. Rows of 16-bit elements are rounded once, when all that has
+    /// their number was added.
     ScatterAdd = 10,
     /// Attention of a block of queries: 0\[i\] = sum over k of `w[i][k]` times 3\[k\], where `w[i]`
     /// is the softmax over k of `value` times the product of 1\[i\] and 2\[k\]. `inner` keys at
@@ -120,6 +129,30 @@ pub enum Instruction {
     Logarithm = 17,
     /// Drops the top.
     Drop = 18,
+    /// As [`Load`](Self::Load), of an operand of f16. Hosts choose these by the operand's type, so
+    /// that f32 pays nothing for them.
+    LoadF16 = 19,
+    /// As [`Load`](Self::Load), of an operand of bf16.
+    LoadBF16 = 20,
+    /// As [`Store`](Self::Store), to an operand of f16: the value is rounded to nearest even. The
+    /// top of the stack stays as it is.
+    StoreF16 = 21,
+    /// As [`Store`](Self::Store), to an operand of bf16.
+    StoreBF16 = 22,
+}
+
+/// The elements of an operand. Tasks compute in f32: 16-bit elements are widened where they are
+/// read, and rounded to nearest even where they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum TaskElement {
+    /// Four bytes: f32, or u32 where the kind says so.
+    #[default]
+    Word = 0,
+    /// IEEE 754 binary16.
+    F16 = 1,
+    /// bfloat16.
+    BF16 = 2,
 }
 
 /// Where a tile of a tensor lies: element (row, column) is at `address + row * row_bytes +
@@ -163,8 +196,8 @@ pub struct ProgramTask {
     pub expression_length: u32,
     /// Bits of an f32, as the kind says.
     pub value: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// The [`TaskElement`] of operand n, in the [`TASK_ELEMENT_BITS`] bits from bit 4 n on.
+    pub elements: u32,
 }
 
 /// A wait of a task: for counter `counter` to have come to `raises * (iteration - lag) + count`.

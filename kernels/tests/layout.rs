@@ -25,10 +25,10 @@ use ringdove_kernels::op::{
 };
 use ringdove_kernels::port::Port;
 use ringdove_kernels::program::{
-    EXPRESSION_DEPTH, ITERATIONS_AT_ONCE, Instruction, MAILBOX_ITERATIONS, Mailbox, NO_COUNTER,
-    PARAMETERS, PROGRAM_MAGIC, ProgramArguments, ProgramBlock, ProgramHeader, ProgramMode,
-    ProgramStamp, ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS, TASK_OPERANDS,
-    TaskKind, TaskOperand,
+    EXPRESSION_DEPTH, ITERATIONS_AT_ONCE, Instruction, MAILBOX_ITERATIONS, MATRIX_TENSOR_CORES,
+    Mailbox, NO_COUNTER, PARAMETERS, PROGRAM_MAGIC, ProgramArguments, ProgramBlock, ProgramHeader,
+    ProgramMode, ProgramStamp, ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS,
+    TASK_ELEMENT_BITS, TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
 };
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use ringdove_kernels::window::{WINDOW_MOVE, WINDOW_SIGNAL, WINDOW_WAIT, WindowCall};
@@ -396,6 +396,8 @@ fn program(text: &mut String) {
         "RESULTS", RESULTS;
         "ITERATIONS_AT_ONCE", ITERATIONS_AT_ONCE;
         "STATE_ITERATIONS", STATE_ITERATIONS;
+        "TASK_ELEMENT_BITS", TASK_ELEMENT_BITS;
+        "MATRIX_TENSOR_CORES", MATRIX_TENSOR_CORES;
     }
     codes!(
         text,
@@ -436,8 +438,13 @@ fn program(text: &mut String) {
         SquareRoot,
         Exponential,
         Logarithm,
-        Drop
+        Drop,
+        LoadF16,
+        LoadBF16,
+        StoreF16,
+        StoreBF16
     );
+    codes!(text, TaskElement, Word, F16, BF16);
     codes!(text, ProgramMode, Resident, Begin, Tasks, End);
     layout!(text, TaskOperand, address, row_bytes, column_bytes);
     layout!(
@@ -455,7 +462,7 @@ fn program(text: &mut String) {
         expression,
         expression_length,
         value,
-        reserved
+        elements
     );
     layout!(text, ProgramWait, counter, raises, count, lag);
     layout!(text, ProgramBlock, first, count);

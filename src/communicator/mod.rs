@@ -18,6 +18,7 @@ pub mod words;
 pub use crate::bootstrap::UniqueId;
 pub use crate::gpu::Registered;
 pub use crate::id::Registration;
+pub use crate::plan::Collective;
 pub(crate) use api::ProgramCall;
 pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Membership, Statistics};
 pub use call::{Element, Reduction, Scalar};

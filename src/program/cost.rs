@@ -3,9 +3,10 @@
 //! data-centre GPU with some tens of multiprocessors. Nothing here was measured, and no result
 //! depends on it.
 
+use super::memory::Memory;
 use super::plan::Program;
-use super::task::{Operator, Task, accesses};
-use super::tensor::ELEMENT_BYTES;
+use super::task::{Operator, Task, accesses, uses_tensor_cores};
+use super::tensor::Tensor;
 use ringdove_kernels::program::TaskKind;
 use std::fmt::Write;
 
@@ -13,6 +14,8 @@ use std::fmt::Write;
 const TASK_NS: u64 = 1_000;
 /// Operations of a block on f32, each nanosecond, without tensor cores.
 const OPERATIONS_PER_NS: u64 = 100;
+/// The same on f16, with tensor cores.
+const TENSOR_OPERATIONS_PER_NS: u64 = 800;
 /// Bytes of a block, each nanosecond: its share of the memory.
 const BYTES_PER_NS: u64 = 15;
 /// Of a collective: the hops of a short plan.
@@ -21,12 +24,9 @@ const COLLECTIVE_NS: u64 = 10_000;
 const COLLECTIVE_BYTES_PER_NS: u64 = 10;
 
 /// The nominal time of a task.
-pub fn task_ns(task: &Task, operator: &Operator) -> u64 {
+pub fn task_ns(task: &Task, operator: &Operator, tensors: &[Tensor]) -> u64 {
     let bytes: u64 = accesses(task, operator)
-        .map(|access| {
-            let length = |range: (u32, u32)| u64::from(range.1 - range.0);
-            length(access.area.rows) * length(access.area.columns) * ELEMENT_BYTES
-        })
+        .map(|access| access.area.elements() * tensors[access.tensor.0 as usize].element.bytes())
         .sum();
     if task.kind == TaskKind::Collective {
         return COLLECTIVE_NS + bytes / COLLECTIVE_BYTES_PER_NS;
@@ -38,7 +38,11 @@ pub fn task_ns(task: &Task, operator: &Operator) -> u64 {
         _ => 8,
     };
     let operations = elements * (each + operator.expression.len() as u64);
-    TASK_NS + (operations / OPERATIONS_PER_NS).max(bytes / BYTES_PER_NS)
+    let rate = match uses_tensor_cores(task, operator, tensors) {
+        true => TENSOR_OPERATIONS_PER_NS,
+        false => OPERATIONS_PER_NS,
+    };
+    TASK_NS + (operations / rate).max(bytes / BYTES_PER_NS)
 }
 
 /// When a task runs in a modelled iteration.
@@ -69,7 +73,8 @@ pub fn timeline(program: &Program) -> Vec<Slot> {
         let waits = task.waits.iter().filter(|wait| wait.lag == 0);
         let awaited = waits.map(|wait| counters[wait.counter as usize]);
         let (start, after) = awaited.chain([free[block]]).max().unwrap_or_default();
-        let end = start + task_ns(task, &program.operators[task.operator as usize]);
+        let end =
+            start + task_ns(task, &program.operators[task.operator as usize], &program.tensors);
         free[block] = (end, Some(number));
         if let Some(counter) = task.raises {
             let counter = &mut counters[counter as usize];
@@ -99,6 +104,11 @@ pub fn explain(program: &Program) -> String {
         program.operators.len(),
         program.blocks.len(),
         program.service.len()
+    ));
+    let apart = Memory::apart(&program.tensors).bytes;
+    line(format_args!(
+        "{} bytes of tensors; {apart} where each has bytes of its own",
+        program.memory.bytes
     ));
     line(format_args!("{:>10} {:>10} {:>6}  operator", "begins us", "ends us", "tiles"));
     for operator in &program.operators {

@@ -1,17 +1,15 @@
 //! From a verified program to the image that the kernel reads (`ringdove_kernels::program`).
 
+use super::memory::ALIGN;
 use super::plan::{Kept, Program};
-use super::task::Task;
-use super::tensor::{ELEMENT_BYTES, TensorId, View};
+use super::task::{Task, uses_tensor_cores};
+use super::tensor::{Tensor, TensorId, View};
 use bytemuck::bytes_of;
 use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::program::{
-    NO_COUNTER, PROGRAM_MAGIC, ProgramBlock, ProgramHeader, ProgramState, ProgramTask, ProgramWait,
-    TaskKind, TaskOperand,
+    MATRIX_TENSOR_CORES, NO_COUNTER, PROGRAM_MAGIC, ProgramBlock, ProgramHeader, ProgramState,
+    ProgramTask, ProgramWait, TASK_ELEMENT_BITS, TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
 };
-
-/// Alignment of tensors and tables.
-const ALIGN: usize = 256;
 
 /// Where everything lies in the program's memory, by offsets.
 #[derive(Clone, Debug)]
@@ -33,16 +31,16 @@ pub(super) struct Layout {
 impl Layout {
     /// The layout of a program with so many calls.
     pub fn of(program: &Program) -> Self {
-        let mut end = 0usize;
+        let mut end = program.memory.bytes as usize;
         let mut place = |bytes: usize| {
-            let offset = end.next_multiple_of(ALIGN);
+            let offset = end.next_multiple_of(ALIGN as usize);
             end = offset + bytes;
             offset
         };
-        let tensors = program.tensors.iter().map(|tensor| place(tensor.bytes() as usize)).collect();
+        let tensors = program.memory.offsets.iter().map(|&offset| offset as usize).collect();
         let mut keep = |kept: &Kept, TensorId(tensor): &TensorId| {
             let bytes = program.tensors[*tensor as usize].bytes() as usize;
-            let distance = bytes.next_multiple_of(ALIGN);
+            let distance = bytes.next_multiple_of(ALIGN as usize);
             (place(distance * kept.places() as usize), distance)
         };
         let kept = program.kept.iter();
@@ -161,7 +159,9 @@ impl Image {
         let mut instruction = 0u32;
         for operator in &program.operators {
             expressions.push(instruction);
-            for word in operator.expression.encoded() {
+            // All tiles of an operator have the same tensors.
+            let first = &program.tasks[operator.tasks.0 as usize];
+            for word in operator.expression.encoded(elements(first, &program.tensors)) {
                 self.put(instructions + instruction as usize * size_of::<u64>(), &word);
                 instruction += 1;
             }
@@ -170,7 +170,7 @@ impl Image {
         let mut wait = 0u32;
         for (number, task) in program.tasks.iter().enumerate() {
             let operator = &program.operators[task.operator as usize];
-            let mut record = record(task, layout, start.base);
+            let mut record = record(task, program, layout, start.base);
             (record.waits, record.wait_count) = (wait, task.waits.len() as u32);
             record.expression = match &operator.user {
                 Some(call) => call.function,
@@ -180,6 +180,9 @@ impl Image {
                 keep(&mut record, task, program, layout);
             }
             record.expression_length = operator.expression.len() as u32;
+            if uses_tensor_cores(task, operator, &program.tensors) {
+                record.option = MATRIX_TENSOR_CORES;
+            }
             if task.kind == TaskKind::Collective {
                 let call = program.service.iter().position(|&one| one as usize == number);
                 record.option = call.expect("verified: each collective is in the list") as u32;
@@ -212,10 +215,21 @@ fn raises(program: &Program, service_blocks: u32) -> Vec<(u32, u32)> {
     raises
 }
 
-fn record(task: &Task, layout: &Layout, base: u64) -> ProgramTask {
-    let operands = task
-        .operands
-        .map(|view| view.map_or(TaskOperand::default(), |view| operand(&view, layout, base)));
+/// The types of a task's operands.
+fn elements(task: &Task, tensors: &[Tensor]) -> [TaskElement; TASK_OPERANDS] {
+    let of = |view: View| tensors[view.tensor.0 as usize].element.of_task();
+    task.operands.map(|view| view.map(of).unwrap_or_default())
+}
+
+fn record(task: &Task, program: &Program, layout: &Layout, base: u64) -> ProgramTask {
+    let of = |view: &View| {
+        let element = program.tensors[view.tensor.0 as usize].element;
+        operand(view, layout.address(base, view.tensor), element.bytes() as u32)
+    };
+    let operands = task.operands.map(|view| view.as_ref().map(of).unwrap_or_default());
+    let types = (0u32..).zip(elements(task, &program.tensors));
+    let elements =
+        types.fold(0, |all, (number, one)| all | (one as u32) << (number * TASK_ELEMENT_BITS));
     ProgramTask {
         kind: task.kind as u32,
         raises: task.raises.unwrap_or(NO_COUNTER),
@@ -225,6 +239,7 @@ fn record(task: &Task, layout: &Layout, base: u64) -> ProgramTask {
         option: task.option,
         operands,
         value: task.value.to_bits(),
+        elements,
         ..ProgramTask::default()
     }
 }
@@ -241,14 +256,14 @@ fn keep(record: &mut ProgramTask, task: &Task, program: &Program, layout: &Layou
     step.address = distance as u64;
 }
 
-fn operand(view: &View, layout: &Layout, base: u64) -> TaskOperand {
-    let element = ELEMENT_BYTES as u32;
+/// A view of a tensor that lies at this address.
+fn operand(view: &View, address: u64, element: u32) -> TaskOperand {
     let row = view.row_elements * element;
     let offset = u64::from(view.area.rows.0) * u64::from(row)
-        + u64::from(view.area.columns.0) * ELEMENT_BYTES;
+        + u64::from(view.area.columns.0) * u64::from(element);
     let (rows, columns) = if view.transposed { (element, row) } else { (row, element) };
     TaskOperand {
-        address: layout.address(base, view.tensor) + offset,
+        address: address + offset,
         row_bytes: if view.repeated_rows.is_some() { 0 } else { rows },
         column_bytes: if view.repeated_columns.is_some() { 0 } else { columns },
     }

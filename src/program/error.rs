@@ -84,7 +84,7 @@ pub struct Refusal {
 }
 
 /// What a verifier finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalKind {
     /// The tasks wait for each other, directly or through others.
     Deadlock,
@@ -104,13 +104,22 @@ pub enum RefusalKind {
     Lag,
     /// The task stands in no block's list, or in several.
     Place,
-    /// A collective stands in a block's list, or another task in that of the collectives.
+    /// A collective stands in a block's list, or another task in that of the collectives; or it is
+    /// not known which collective it is.
     Service,
     /// The collective may begin before the one before it has ended on all blocks, whose lanes it
     /// uses.
     Lanes,
     /// Ranks make different collectives, or in another order.
     Ranks,
+    /// The task uses a tensor that has no place in the program's memory.
+    Memory,
+    /// The task uses a tensor whose bytes another tensor needs at that time: the host's, or one
+    /// that the other task has still to use.
+    Shared,
+    /// The collective divides its rows among another number of ranks than there are, or than the
+    /// other task does; or its root is none of them.
+    RankCount,
 }
 
 impl fmt::Display for Refusal {
@@ -139,6 +148,13 @@ impl fmt::Display for Refusal {
             RefusalKind::Place => write!(f, "stands in no block's list, or in several"),
             RefusalKind::Service => write!(f, "stands in a list for tasks of the other kind"),
             RefusalKind::Lanes => write!(f, "may begin before {other} has left its lanes"),
+            RefusalKind::Memory => write!(f, "uses a tensor that lies outside of the memory"),
+            RefusalKind::Shared => {
+                write!(f, "uses bytes of a tensor that {other} or the host has still to use")
+            }
+            RefusalKind::RankCount => {
+                write!(f, "is for another number of ranks than there are, or than {other} is for")
+            }
             RefusalKind::Ranks => write!(f, "is another collective than {other} of rank 0"),
         }
     }

@@ -1,7 +1,9 @@
 //! Expressions: what is computed for each element, as instructions for a small stack.
 
 use super::error::ProgramError;
-use ringdove_kernels::program::{EXPRESSION_DEPTH, Instruction, PARAMETERS, TASK_OPERANDS};
+use ringdove_kernels::program::{
+    EXPRESSION_DEPTH, Instruction, PARAMETERS, TASK_OPERANDS, TaskElement,
+};
 
 /// A list of instructions in postfix order. `load(1).load(2).add().store(0)` adds operands 1 and 2
 /// into operand 0.
@@ -154,9 +156,20 @@ impl Expression {
         self.words.is_empty()
     }
 
-    /// As the kernel reads them.
-    pub(super) fn encoded(&self) -> impl Iterator<Item = u64> {
-        self.words.iter().map(|(code, number)| u64::from(*number) << 32 | *code as u64)
+    /// As the kernel reads them, for operands of these types.
+    pub(super) fn encoded(&self, types: [TaskElement; TASK_OPERANDS]) -> impl Iterator<Item = u64> {
+        self.words.iter().map(move |&(instruction, number)| {
+            // Numbers of operands have been checked; those of other instructions mean other things.
+            let element = types.get(number as usize).copied().unwrap_or_default();
+            let instruction = match (instruction, element) {
+                (Instruction::Load, TaskElement::F16) => Instruction::LoadF16,
+                (Instruction::Load, TaskElement::BF16) => Instruction::LoadBF16,
+                (Instruction::Store, TaskElement::F16) => Instruction::StoreF16,
+                (Instruction::Store, TaskElement::BF16) => Instruction::StoreBF16,
+                (instruction, _) => instruction,
+            };
+            u64::from(number) << 32 | instruction as u64
+        })
     }
 
     /// Checks operands, parameters and the depth of the stack, which begins with `depth` values

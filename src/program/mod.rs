@@ -17,13 +17,33 @@
 //!   ever reset.
 //! * [`verify_same`] proves that whatever order the blocks run in, the result is that of the order
 //!   of operators, in each iteration; and that they never wait for ever.
-//! * [`Resident`] runs it on one rank. Collectives are plans, chosen and verified as those of
+//! * [`Resident`] runs it on one rank. Collectives (all-reduce, reduce-scatter, all-gather,
+//!   all-to-all, broadcast) are plans, chosen and verified as those of
 //!   [`Communicator`](crate::Communicator) calls are, over stores, proxy or device engine: blocks
 //!   of their own run them with the executor's code.
 //! * With [`Driven::Launches`] the same tasks are ordinary launches, operator by operator, and the
 //!   collectives ordinary calls: the reference, with the same bits.
 //!
 //! The device's side is `kernels/cuda/program.cuh`, with a file for each kind of task.
+//!
+//! # Types
+//!
+//! Tensors are f32, f16 or bf16 ([`Graph::tensor_of`]); operands of one task may differ. Tasks
+//! compute in f32: they widen 16-bit elements when they read them, accumulate in f32, and round
+//! once, to nearest even, when they write. So optimisers with weights of 32 bits are expressions
+//! that store a second, 16-bit operand: `Expression::descend(RATE).store(2)`. Collectives add
+//! 16-bit elements as those of the communicator do.
+//!
+//! The order of additions is that of the inner dimension, whatever the tiles. With
+//! [`Graph::use_tensor_cores`] products of f16 give it up for tensor cores, which GPUs of sm_70 and
+//! newer have.
+//!
+//! # Memory
+//!
+//! [`Graph::reuse_memory`] lets tensors that tasks write lie in the same bytes, one after the
+//! other. The planner adds the waits that this takes, and the verifier proves that all that uses
+//! one of them has ended before anything uses the next, also across iterations. [`explain`] has
+//! the bytes with and without.
 //!
 //! # The host
 //!
@@ -54,10 +74,10 @@
 //!
 //! # What is planned
 //!
-//! Everything computes in f32, with one thread for each value of a matrix product: f16 and bf16,
-//! shared memory and tensor cores are *planned*, as are backward passes of attention, put, signal
-//! and wait as tasks (collectives other than all-reduce, too), memory that is used again where
-//! lifetimes permit, and zero copy from the program's memory. Times of [`explain`] are nominal.
+//! Without tensor cores one thread computes each value of a matrix product, from global memory:
+//! tiles in shared memory are *planned*, as are tensor cores for bf16, a backward pass of attention
+//! in one task, put, signal and wait as tasks, and zero copy from the program's memory. Times of
+//! [`explain`] are nominal.
 
 mod cost;
 mod encode;
@@ -65,6 +85,7 @@ mod error;
 mod expression;
 mod function;
 mod graph;
+mod memory;
 pub mod network;
 mod plan;
 mod runtime;
@@ -72,12 +93,14 @@ mod task;
 mod tensor;
 mod verify;
 
+pub use crate::communicator::Collective;
 pub use crate::error::TaskName;
 pub use cost::{Slot, explain, timeline};
 pub use error::{ProgramError, Refusal, RefusalKind};
 pub use expression::Expression;
 pub use function::{Function, Use, UserCall, UserOperand, UserTask};
 pub use graph::{Cut, Graph, TileSize};
+pub use memory::Memory;
 pub use plan::{Kept, Program};
 pub use runtime::{Driven, Options, Resident, Stamp};
 pub use task::{Access, Operator, Task, Wait};

@@ -7,15 +7,20 @@
 //! operators, so that all waits of an iteration lead back in that order and no order of residents
 //! can deadlock. Collectives have blocks of their own, and begin as soon as their operand is
 //! complete.
+//!
+//! Tensors that share bytes are to the planner what one tensor is: whoever writes there waits for
+//! those that used the tensor before.
 
 use super::cost::task_ns;
 use super::error::ProgramError;
 use super::function::Function;
 use super::graph::Graph;
-use super::task::{Access, Operator, Task, Wait, accesses};
+use super::memory::{Memory, may_share};
+use super::task::{Access, Operator, Task, Wait, accesses, uses_tensor_cores};
 use super::tensor::{Tensor, TensorId};
 use ringdove_kernels::op::THREADS_MAX;
 use ringdove_kernels::program::TaskKind;
+use std::collections::HashSet;
 
 /// The most blocks of a program that compute.
 const BLOCKS_MAX: u32 = 1024;
@@ -45,6 +50,19 @@ pub struct Program {
     pub functions: Vec<Function>,
     /// What is kept for the time after a failure.
     pub kept: Option<Kept>,
+    /// Where tensors lie.
+    pub memory: Memory,
+}
+
+impl Program {
+    /// How many tasks tensor cores compute ([`Graph::use_tensor_cores`]).
+    pub fn tensor_core_tasks(&self) -> usize {
+        let uses = |task: &&Task| {
+            let operator = &self.operators[task.operator as usize];
+            uses_tensor_cores(task, operator, &self.tensors)
+        };
+        self.tasks.iter().filter(uses).count()
+    }
 }
 
 /// Tensors whose values are kept.
@@ -130,12 +148,14 @@ impl Graph {
             return Err(fault("operators", format!("1 to {OPERATORS_MAX}"), self.operators.len()));
         }
         let results = self.results();
-        let Self { tensors, operators, mut tasks, functions, kept, .. } = self;
+        let Self { tensors, operators, mut tasks, functions, kept, apart, .. } = self;
         let service: Vec<u32> = (0u32..)
             .zip(&tasks)
             .filter_map(|(number, task)| (task.kind == TaskKind::Collective).then_some(number))
             .collect();
-        let mut conflicts = conflicts(&tensors, &operators, &tasks);
+        let users = users(&tensors, &operators, &tasks);
+        let memory = memory(&tensors, &users, apart.as_deref());
+        let mut conflicts = conflicts(&tensors, &users, &memory, operators.len());
         chain(&service, &tasks, &mut conflicts);
         let dependencies = reduced(&conflicts);
         for task in &mut tasks {
@@ -147,7 +167,7 @@ impl Graph {
             let needed = &dependencies[task.operator as usize];
             task.waits = [of(&needed.now, 0), of(&needed.before, 1)].concat();
         }
-        let blocks = assign(&operators, &tasks, &dependencies, blocks as usize);
+        let blocks = assign((&operators, &tasks, &tensors), &dependencies, blocks as usize);
         let counters = operators.len() as u32;
         Ok(Program {
             tensors,
@@ -160,6 +180,7 @@ impl Graph {
             results,
             functions,
             kept,
+            memory,
         })
     }
 }
@@ -190,26 +211,69 @@ fn operator_accesses(operators: &[Operator], tasks: &[Task]) -> Vec<Vec<Access>>
     operators.iter().map(of).collect()
 }
 
-/// For each operator, those whose data meets its own, where one of the two writes.
-fn conflicts(tensors: &[Tensor], operators: &[Operator], tasks: &[Task]) -> Vec<Vec<u32>> {
-    let all = operator_accesses(operators, tasks);
-    let mut of_tensor: Vec<Vec<(u32, Access)>> = vec![Vec::new(); tensors.len()];
-    for (number, accesses) in (0..).zip(&all) {
+/// Of each tensor, the operators that use it, in their order, and how.
+type Users = Vec<Vec<(u32, Access)>>;
+
+fn users(tensors: &[Tensor], operators: &[Operator], tasks: &[Task]) -> Users {
+    let mut of_tensor: Users = vec![Vec::new(); tensors.len()];
+    for (number, accesses) in (0..).zip(&operator_accesses(operators, tasks)) {
         for access in accesses {
             let TensorId(tensor) = access.tensor;
             of_tensor[tensor as usize].push((number, *access));
         }
     }
-    let mut found: Vec<Vec<u32>> = vec![Vec::new(); operators.len()];
-    for users in &of_tensor {
+    of_tensor
+}
+
+/// Tensors that tasks write share bytes, but for those that are to be `apart`; `None`: no tensor
+/// shares any.
+fn memory(tensors: &[Tensor], users: &Users, apart: Option<&[TensorId]>) -> Memory {
+    let Some(apart) = apart else { return Memory::apart(tensors) };
+    let lifetime = |number: usize| {
+        let shares = may_share(&tensors[number]) && !apart.contains(&TensorId(number as u32));
+        let (first, last) = users[number].first().zip(users[number].last())?;
+        shares.then_some((first.0, last.0))
+    };
+    let lifetimes: Vec<_> = (0..tensors.len()).map(lifetime).collect();
+    Memory::shared(tensors, &lifetimes)
+}
+
+/// For each operator, those whose data meets its own, or is to lie in the same bytes, where one of
+/// the two writes.
+fn conflicts(
+    tensors: &[Tensor],
+    users: &Users,
+    memory: &Memory,
+    operators: usize,
+) -> Vec<Vec<u32>> {
+    let mut found: Vec<Vec<u32>> = vec![Vec::new(); operators];
+    let mut conflict = |one: u32, other: u32| {
+        found[one as usize].push(other);
+        found[other as usize].push(one);
+    };
+    for users in users {
         for (place, (own, access)) in users.iter().enumerate() {
             for (other, second) in &users[..place] {
                 if own != other
                     && (access.writes || second.writes)
                     && access.area.meets(&second.area)
                 {
-                    found[*own as usize].push(*other);
-                    found[*other as usize].push(*own);
+                    conflict(*own, *other);
+                }
+            }
+        }
+    }
+    let begins = |tensor: usize| users[tensor].first().map(|(first, _)| *first);
+    let mut proved = HashSet::new();
+    for stretch in memory.stretches(tensors, begins) {
+        // Neighbours in time; the last one's neighbour is the first one of the next iteration.
+        let pairs = stretch.iter().zip(stretch.iter().cycle().skip(1));
+        for (one, other) in pairs.filter(|pair| proved.insert((*pair.0, *pair.1))) {
+            for (own, access) in &users[*one] {
+                for (other, second) in &users[*other] {
+                    if access.writes || second.writes {
+                        conflict(*own, *other);
+                    }
                 }
             }
         }
@@ -247,7 +311,7 @@ fn reduced(conflicts: &[Vec<u32>]) -> Vec<Dependencies> {
         for &other in &found[own].now {
             last.extend(&before[other as usize]);
         }
-        for &other in conflicts[own].iter().rev().filter(|other| **other as usize > own) {
+        for &other in conflicts[own].iter().rev().filter(|other| **other as usize >= own) {
             if !last.contains(other as usize) {
                 found[own].before.push(other);
                 last.insert(other as usize);
@@ -260,10 +324,10 @@ fn reduced(conflicts: &[Vec<u32>]) -> Vec<Dependencies> {
 }
 
 /// Collectives share lanes: each waits for the one before it, the first for the last of the
-/// iteration before. That is, neighbours conflict.
+/// iteration before, which may be itself. That is, neighbours conflict.
 fn chain(service: &[u32], tasks: &[Task], conflicts: &mut [Vec<u32>]) {
     let operator = |number: &u32| tasks[*number as usize].operator;
-    let ends = service.first().zip(service.last()).filter(|(first, last)| first != last);
+    let ends = service.first().zip(service.last());
     let neighbours = service.windows(2).map(|pair| (&pair[0], &pair[1])).chain(ends);
     for (one, other) in neighbours {
         let (one, other) = (operator(one), operator(other));
@@ -278,8 +342,7 @@ fn chain(service: &[u32], tasks: &[Task], conflicts: &mut [Vec<u32>]) {
 
 /// Gives each tile to the block that is free first.
 fn assign(
-    operators: &[Operator],
-    tasks: &[Task],
+    (operators, tasks, tensors): (&[Operator], &[Task], &[Tensor]),
     dependencies: &[Dependencies],
     count: usize,
 ) -> Vec<Vec<u32>> {
@@ -291,7 +354,7 @@ fn assign(
         let ready = needed.iter().map(|&other| ended_ns[other as usize]).max().unwrap_or(0);
         for place in operator.tasks.0..operator.tasks.1 {
             let task = &tasks[place as usize];
-            let took = task_ns(task, operator);
+            let took = task_ns(task, operator, tensors);
             let ended = if task.kind == TaskKind::Collective {
                 ready + took
             } else {

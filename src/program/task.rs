@@ -2,7 +2,8 @@
 
 use super::expression::Expression;
 use super::function::UserCall;
-use super::tensor::{Area, TensorId, View};
+use super::tensor::{Area, Element, Tensor, TensorId, View};
+use crate::communicator::Collective;
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::program::{TASK_OPERANDS, TaskKind};
 
@@ -71,7 +72,7 @@ fn read(kind: TaskKind) -> &'static [usize] {
         TaskKind::Norm | TaskKind::Attention => &[1, 2, 3],
         TaskKind::NormBackward => &[1, 2, 3, 4],
         TaskKind::ScatterAdd => &[0, 1, 2],
-        TaskKind::Collective => &[0],
+        TaskKind::Collective => &[1],
     }
 }
 
@@ -89,6 +90,31 @@ pub(super) fn accesses(task: &Task, operator: &Operator) -> impl Iterator<Item =
     })
 }
 
+/// The sides of what tensor cores multiply at a time.
+const FRAGMENT_SIDE: u32 = 16;
+/// Rows of what they read are a multiple of so many elements apart.
+const FRAGMENT_STRIDE: u32 = 8;
+
+/// Do tensor cores compute this task? They take products of f16 whose sizes are multiples of 16
+/// and whose factors are aligned. Tensors begin at addresses that are.
+pub(super) fn uses_tensor_cores(task: &Task, operator: &Operator, tensors: &[Tensor]) -> bool {
+    let fits = |view: &View| {
+        let is_half = tensors[view.tensor.0 as usize].element == Element::F16;
+        let first = u64::from(view.area.rows.0) * u64::from(view.row_elements)
+            + u64::from(view.area.columns.0);
+        is_half
+            && view.row_elements.is_multiple_of(FRAGMENT_STRIDE)
+            && first.is_multiple_of(u64::from(FRAGMENT_SIDE))
+            && view.repeated_rows.is_none()
+            && view.repeated_columns.is_none()
+    };
+    let sizes = [task.shape.0, task.shape.1, task.inner];
+    operator.tensor_cores
+        && task.kind == TaskKind::Matrix
+        && sizes.iter().all(|size| size.is_multiple_of(FRAGMENT_SIDE))
+        && task.operands[1..3].iter().all(|view| view.as_ref().is_some_and(fits))
+}
+
 /// All tiles of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operator {
@@ -98,10 +124,14 @@ pub struct Operator {
     pub expression: Expression,
     /// The numbers of its first task, and of the one behind its last.
     pub tasks: (u32, u32),
-    /// How a collective combines; `None` for all others.
+    /// How a collective combines; `None` where it does not, and for all others.
     pub reduction: Option<ReduceOp>,
+    /// Of an operator that is a collective: it reads operand 1 and writes operand 0.
+    pub collective: Option<Collective>,
     /// Of an operator whose tiles call a user's function.
     pub user: Option<UserCall>,
+    /// Tensor cores multiply those of its tiles that they can.
+    pub tensor_cores: bool,
 }
 
 impl Operator {

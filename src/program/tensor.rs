@@ -1,18 +1,84 @@
 //! Tensors and views of them: what tasks read and write.
 
+use bytemuck::{AnyBitPattern, NoUninit};
+use half::{bf16, f16};
+use ringdove_kernels::element::DataType;
+use ringdove_kernels::program::TaskElement;
 use std::ops::Range;
 
-/// What the elements of a tensor are. Both take four bytes.
+/// What the elements of a tensor are. Tasks compute in f32: they widen 16-bit elements when they
+/// read them, and round to nearest even when they write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     /// `f32`.
     F32,
     /// `u32`: classes, and rows of tables.
     U32,
+    /// IEEE 754 binary16.
+    F16,
+    /// bfloat16.
+    BF16,
 }
 
-/// Bytes of an element.
-pub const ELEMENT_BYTES: u64 = 4;
+impl Element {
+    /// Bytes of one.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::F32 | Self::U32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+
+    /// As the kernel knows it.
+    pub(super) fn of_task(self) -> TaskElement {
+        match self {
+            Self::F32 | Self::U32 => TaskElement::Word,
+            Self::F16 => TaskElement::F16,
+            Self::BF16 => TaskElement::BF16,
+        }
+    }
+
+    /// As collectives know it.
+    pub(super) fn data_type(self) -> DataType {
+        match self {
+            Self::F32 => DataType::F32,
+            Self::U32 => DataType::U32,
+            Self::F16 => DataType::F16,
+            Self::BF16 => DataType::BF16,
+        }
+    }
+
+    /// The memory of such values, each rounded to nearest even; `None` for numbers.
+    pub(super) fn memory_of(self, values: &[f32]) -> Option<Vec<u8>> {
+        fn all<T: NoUninit>(values: &[f32], round: fn(f32) -> T) -> Vec<u8> {
+            let rounded: Vec<T> = values.iter().map(|&value| round(value)).collect();
+            bytemuck::cast_slice(&rounded).to_vec()
+        }
+        match self {
+            Self::F32 => Some(bytemuck::cast_slice(values).to_vec()),
+            Self::U32 => None,
+            Self::F16 => Some(all(values, f16::from_f32)),
+            Self::BF16 => Some(all(values, bf16::from_f32)),
+        }
+    }
+
+    /// The values in such memory; `None` for numbers.
+    pub(super) fn values_in(self, memory: &[u8]) -> Option<Vec<f32>> {
+        fn all<T: AnyBitPattern>(memory: &[u8], widen: fn(T) -> f32) -> Vec<f32> {
+            memory
+                .chunks_exact(size_of::<T>())
+                .map(bytemuck::pod_read_unaligned)
+                .map(widen)
+                .collect()
+        }
+        match self {
+            Self::F32 => Some(all(memory, |value: f32| value)),
+            Self::U32 => None,
+            Self::F16 => Some(all(memory, f16::to_f32)),
+            Self::BF16 => Some(all(memory, bf16::to_f32)),
+        }
+    }
+}
 
 /// Where the first values of a tensor come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,9 +105,14 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Elements of all rows.
+    pub fn elements(&self) -> u64 {
+        u64::from(self.rows) * u64::from(self.columns)
+    }
+
     /// Bytes of all rows.
     pub fn bytes(&self) -> u64 {
-        u64::from(self.rows) * u64::from(self.columns) * ELEMENT_BYTES
+        self.elements() * self.element.bytes()
     }
 }
 
@@ -59,6 +130,12 @@ pub struct Area {
 }
 
 impl Area {
+    /// How many elements there are.
+    pub fn elements(&self) -> u64 {
+        let length = |(start, end): (u32, u32)| u64::from(end.saturating_sub(start));
+        length(self.rows) * length(self.columns)
+    }
+
     /// Do the two have an element in common?
     pub fn meets(&self, other: &Self) -> bool {
         let meets = |a: (u32, u32), b: (u32, u32)| a.0.max(b.0) < a.1.min(b.1);

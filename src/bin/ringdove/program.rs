@@ -39,6 +39,9 @@ struct Wanted {
     /// Threads of each block
     #[arg(long, value_name = "COUNT", default_value_t = 128)]
     threads: u32,
+    /// Let tensors that tasks write share memory where their lifetimes permit
+    #[arg(long)]
+    reuse_memory: bool,
     /// Draws blocks over time into a file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -60,7 +63,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
 fn show(wanted: &Wanted) -> Result<(), String> {
     let said = |error: ringdove::program::ProgramError| error.to_string();
     let samples = (wanted.samples, wanted.samples);
-    let graph = network::step(&wanted.widths, samples, wanted.tile).map_err(said)?;
+    let mut graph = network::step(&wanted.widths, samples, wanted.tile).map_err(said)?;
+    if wanted.reuse_memory {
+        graph.reuse_memory(&[]).map_err(said)?;
+    }
     let program = graph.plan(wanted.blocks, wanted.threads).map_err(said)?;
     let verified = verify_same(program).map_err(said)?;
     super::say(&explain(verified.program()))?;

@@ -10,24 +10,25 @@ use ringdove_kernels::element::{DataType, ReduceOp};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An all-reduce of f32 in place.
+/// A collective of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramCall {
-    /// Device address.
-    pub address: u64,
-    /// Elements.
+    /// Which one.
+    pub collective: Collective,
+    /// Type of the elements.
+    pub data_type: DataType,
+    /// How they are combined, by collectives that do that.
+    pub reduction: Option<ReduceOp>,
+    /// Elements, as NCCL counts them.
     pub count: usize,
-    /// How they are combined.
-    pub op: ReduceOp,
+    /// Device addresses of input and output.
+    pub buffers: [u64; 2],
 }
 
 impl ProgramCall {
     fn spec(&self) -> CollectiveSpec {
-        CollectiveSpec {
-            collective: Collective::AllReduce,
-            data_type: DataType::F32,
-            reduction: Some(self.op.into()),
-        }
+        let &Self { collective, data_type, reduction, .. } = self;
+        CollectiveSpec { collective, data_type, reduction: reduction.map(Into::into) }
     }
 }
 
@@ -38,10 +39,9 @@ impl Communicator {
         calls: &[ProgramCall],
         stream: &Arc<CudaStream>,
     ) -> Result<ResidentCalls> {
-        let buffers = |call: &ProgramCall| [call.address; 2];
         let calls: Vec<Call> = calls
             .iter()
-            .map(|call| Call { shape: call.spec().shape(call.count), buffers: buffers(call) })
+            .map(|call| Call { shape: call.spec().shape(call.count), buffers: call.buffers })
             .collect();
         call::resident_calls(&self.connected, &calls, stream)
     }
@@ -52,7 +52,7 @@ impl Communicator {
         call: &ProgramCall,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_checked(call.spec(), call.count, [call.address; 2], stream)
+        self.call_checked(call.spec(), call.count, call.buffers, stream)
     }
 
     /// Launches a program's kernel in the order of launches; see `Launcher::launch_other`.

@@ -2,6 +2,7 @@
 //! the other. This order is the program's meaning; the planner keeps it, and the verifier proves
 //! it.
 
+mod collectives;
 mod tiles;
 mod user;
 
@@ -39,8 +40,13 @@ pub struct Graph {
     pub(super) tasks: Vec<Task>,
     pub(super) functions: Vec<Function>,
     pub(super) kept: Option<Kept>,
+    /// Tensors that share no bytes; `None`: no tensor shares any.
+    pub(super) apart: Option<Vec<TensorId>>,
     tile: TileSize,
+    tensor_cores: bool,
     results: u32,
+    /// Ranks, and the first collective whose rows say so.
+    ranks: Option<(u32, String)>,
 }
 
 type Result<T = ()> = std::result::Result<T, ProgramError>;
@@ -58,6 +64,21 @@ impl Graph {
     /// [`ProgramError::Name`]; [`ProgramError::Count`] for sizes of 0 or of 4 GiB and more.
     pub fn tensor(&mut self, name: &str, rows: u32, columns: u32, origin: Origin) -> Result<View> {
         self.add_tensor(name, (rows, columns), Element::F32, origin)
+    }
+
+    /// A new tensor of elements of any type. Tasks compute in f32 whatever the types of their
+    /// operands, which may differ; numbers of classes and rows alone are `u32`.
+    ///
+    /// # Errors
+    /// As [`Self::tensor`].
+    pub fn tensor_of(
+        &mut self,
+        element: Element,
+        name: &str,
+        shape: (u32, u32),
+        origin: Origin,
+    ) -> Result<View> {
+        self.add_tensor(name, shape, element, origin)
     }
 
     /// A new tensor of `u32`, which the host writes.
@@ -96,6 +117,27 @@ impl Graph {
         let number = known.ok_or_else(|| ProgramError::NoTensor(name.to_owned()))?;
         let Tensor { rows, columns, .. } = self.tensors[number];
         Ok(View::all(TensorId(number as u32), rows, columns))
+    }
+
+    /// Lets tensors that tasks write ([`Origin::Tasks`]) lie in the same bytes where their
+    /// lifetimes permit, but for those that are named here. The host can read none of them then
+    /// that shares bytes; operators wait for those that used the bytes before.
+    ///
+    /// # Errors
+    /// [`ProgramError::NoTensor`].
+    pub fn reuse_memory(&mut self, but_for: &[&str]) -> Result {
+        let number = |name: &&str| Ok(self.view(name)?.tensor);
+        self.apart = Some(but_for.iter().map(number).collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    /// Lets tensor cores multiply, from the next operator on: tiles of products of two factors of
+    /// f16, neither of them repeated, where the tile's rows and columns and the inner dimension
+    /// are multiples of 16, and the factors' tensors have a multiple of 8 columns and parts of them
+    /// begin at a multiple of 16 elements. Sums are f32 still, in the hardware's order: results
+    /// depend on how an operator is cut into tiles, and on the kind of GPU.
+    pub fn use_tensor_cores(&mut self, use_them: bool) {
+        self.tensor_cores = use_them;
     }
 
     /// `out = expression(begin + left * right)`, added in the order of the inner dimension. The
@@ -384,28 +426,6 @@ impl Graph {
         Ok(place)
     }
 
-    /// Combines `view`, all columns of some rows of a tensor, over all ranks, in place.
-    ///
-    /// # Errors
-    /// [`ProgramError::View`] for a view that is not contiguous.
-    pub fn all_reduce(&mut self, name: &str, view: View, op: ReduceOp) -> Result {
-        let tensor = self.of(name, &view)?;
-        let is_contiguous = view.area.columns == (0, tensor.columns)
-            && !view.transposed
-            && view.repeated_rows.is_none()
-            && view.repeated_columns.is_none();
-        if !is_contiguous {
-            let what = "a collective takes whole rows of a tensor".to_owned();
-            return Err(ProgramError::View { operator: name.to_owned(), what });
-        }
-        self.add(Whole {
-            operands: [Some((view, Cut::Whole)), None, None, None, None],
-            tile: TileSize { rows: u32::MAX, columns: u32::MAX },
-            reduction: Some(op),
-            ..self.whole(name, TaskKind::Collective, view.shape())
-        })
-    }
-
     /// Results of an iteration.
     pub fn results(&self) -> u32 {
         self.results
@@ -423,6 +443,7 @@ impl Graph {
             value: 0.0,
             expression: Expression::new(),
             reduction: None,
+            collective: None,
             user: None,
         }
     }

@@ -1,6 +1,7 @@
 //! Operators are checked, and cut into tiles.
 
 use super::{Graph, Result, TileSize};
+use crate::communicator::Collective;
 use crate::program::error::ProgramError;
 use crate::program::expression::Expression;
 use crate::program::function::UserCall;
@@ -34,6 +35,7 @@ pub(super) struct Whole<'a> {
     pub value: f32,
     pub expression: Expression,
     pub reduction: Option<ReduceOp>,
+    pub collective: Option<Collective>,
     pub user: Option<UserCall>,
 }
 
@@ -76,7 +78,8 @@ impl Graph {
                     whole.kind,
                     TaskKind::CrossEntropy | TaskKind::Gather | TaskKind::ScatterAdd
                 );
-            let takes_all = matches!(whole.kind, TaskKind::User | TaskKind::Keep);
+            let takes_all =
+                matches!(whole.kind, TaskKind::User | TaskKind::Keep | TaskKind::Collective);
             if !takes_all && (element == Element::U32) != are_numbers {
                 let what = format!("operand {number} has elements of another type");
                 return Err(ProgramError::View { operator: name.to_owned(), what });
@@ -104,8 +107,16 @@ impl Graph {
             }
         }
         let tasks = (first, self.tasks.len() as u32);
-        let Whole { expression, reduction, user, .. } = whole;
-        let operator = Operator { name: name.to_owned(), expression, tasks, reduction, user };
+        let Whole { expression, reduction, collective, user, .. } = whole;
+        let operator = Operator {
+            name: name.to_owned(),
+            expression,
+            tasks,
+            reduction,
+            collective,
+            user,
+            tensor_cores: self.tensor_cores,
+        };
         let fits = self.tiles_are_apart(&operator);
         self.operators.push(operator);
         match fits {

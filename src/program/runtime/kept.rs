@@ -2,7 +2,7 @@
 
 use super::{Phase, Resident};
 use crate::error::{Error, Result};
-use crate::program::tensor::ELEMENT_BYTES;
+use crate::program::TensorId;
 
 impl Resident<'_> {
     /// The numbers of iterations after which the state of the tensors that
@@ -35,19 +35,20 @@ impl Resident<'_> {
         }
         let program = &self.program;
         let named = |kept: &crate::program::Kept| {
-            let name = |one: &crate::program::TensorId| &program.tensors[one.0 as usize].name;
-            let number = kept.tensors.iter().position(|one| name(one) == tensor)?;
-            let bytes = program.tensors[kept.tensors[number].0 as usize].bytes();
-            Some((number, (bytes / ELEMENT_BYTES) as usize, kept.place(iterations)))
+            let tensor_of = |one: &TensorId| &program.tensors[one.0 as usize];
+            let number = kept.tensors.iter().position(|one| tensor_of(one).name == tensor)?;
+            Some((number, tensor_of(&kept.tensors[number]), kept.place(iterations)))
         };
-        let (number, count, place) = program.kept.as_ref().and_then(named).ok_or_else(|| {
+        let (number, known, place) = program.kept.as_ref().and_then(named).ok_or_else(|| {
             Error::argument("tensor", "the name of one that the program keeps", tensor)
         })?;
         let (first, distance) = self.layout.kept[number];
-        let mut values = vec![0f32; count];
+        let mut memory = vec![0u8; known.bytes() as usize];
         let offset = first + distance * place as usize;
-        self.memory().read(offset, bytemuck::cast_slice_mut(&mut values), &self.copies)?;
-        Ok(values)
+        self.memory().read(offset, &mut memory, &self.copies)?;
+        known.element.values_in(&memory).ok_or_else(|| {
+            Error::argument(tensor, "a tensor of floats", format!("{:?}", known.element))
+        })
     }
 
     /// Waits a bounded time until the kernel of a program that has failed is gone.

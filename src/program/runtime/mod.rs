@@ -1,5 +1,7 @@
 //! A program on one rank: memory, mailbox, launches, and what is reported when it ends in failure.
 
+mod access;
+mod calls;
 mod kept;
 mod mailbox;
 mod report;
@@ -9,11 +11,12 @@ use super::encode::{Layout, SERVICE_BLOCKS_MAX, Start, encode};
 use super::function::dispatcher;
 use super::plan::Program;
 use super::task::Operator;
-use super::tensor::{ELEMENT_BYTES, Element, TensorId};
 use super::verify::Verified;
 use crate::communicator::{Communicator, ProgramCall, ResidentCalls};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, Kernels, OwnStream, Source, link};
+use calls::calls;
+pub(super) use calls::is_for;
 use cudarc::driver::CudaStream;
 use mailbox::HostMailbox;
 use ringdove_kernels::program::{
@@ -122,7 +125,7 @@ impl<'c> Resident<'c> {
         let memory = DeviceMemory::zeroed(context, layout.bytes)?;
         let mailbox = HostMailbox::new(context, program.results as usize)?;
         let kernels = load(communicator, &program)?;
-        let calls = calls(&program, &layout, memory.address());
+        let calls = calls(&program, &layout, memory.address(), ranks)?;
         let prepared = match options.driven {
             Driven::Resident => communicator.prepare_program(&calls, stream)?,
             Driven::Launches => ResidentCalls::default(),
@@ -169,50 +172,6 @@ impl<'c> Resident<'c> {
     /// Blocks of the resident launch, and threads of each.
     pub fn shape(&self) -> (u32, u32) {
         self.shape
-    }
-
-    /// Writes all of a tensor, while the program does not run.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for another name, type or number of values, and while it runs.
-    pub fn write(&self, tensor: &str, values: &[f32]) -> Result<()> {
-        let offset = self.tensor(tensor, Element::F32, values.len())?;
-        self.memory().write(offset, bytemuck::cast_slice(values))
-    }
-
-    /// As [`Self::write`], of a tensor of numbers.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub fn write_numbers(&self, tensor: &str, values: &[u32]) -> Result<()> {
-        let offset = self.tensor(tensor, Element::U32, values.len())?;
-        self.memory().write(offset, bytemuck::cast_slice(values))
-    }
-
-    /// Reads all of a tensor, while the program does not run.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub fn read(&self, tensor: &str) -> Result<Vec<f32>> {
-        let found = self.program.tensors.iter().find(|known| known.name == tensor);
-        let count = found.map_or(0, |found| found.bytes() / ELEMENT_BYTES) as usize;
-        let offset = self.tensor(tensor, Element::F32, count)?;
-        let mut values = vec![0f32; count];
-        self.memory().read(offset, bytemuck::cast_slice_mut(&mut values), &self.copies)?;
-        Ok(values)
-    }
-
-    /// As [`Self::read`], of a tensor of numbers.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub fn read_numbers(&self, tensor: &str) -> Result<Vec<u32>> {
-        let found = self.program.tensors.iter().find(|known| known.name == tensor);
-        let mut values =
-            vec![0u32; found.map_or(0, |found| found.bytes() / ELEMENT_BYTES) as usize];
-        let offset = self.tensor(tensor, Element::U32, values.len())?;
-        self.memory().read(offset, bytemuck::cast_slice_mut(&mut values), &self.copies)?;
-        Ok(values)
     }
 
     /// Sets a parameter of the iterations that are granted from now on.
@@ -393,24 +352,6 @@ impl<'c> Resident<'c> {
         Err(Error::argument(call, name(expected), name(self.phase)))
     }
 
-    /// The offset of a tensor of so many elements.
-    fn tensor(&self, name: &str, element: Element, count: usize) -> Result<usize> {
-        if matches!(self.phase, Phase::Running | Phase::Failed) {
-            self.in_phase("access to a tensor", Phase::Paused)?;
-        }
-        let number = self.program.tensors.iter().position(|known| known.name == name);
-        let number =
-            number.ok_or_else(|| Error::argument("tensor", "a name of the program's", name))?;
-        let known = &self.program.tensors[number];
-        let expected = (known.bytes() / ELEMENT_BYTES) as usize;
-        if known.element != element || expected != count {
-            let expected = format!("{expected} elements of {:?}", known.element);
-            let seen = format!("{count} of {element:?}");
-            return Err(Error::argument(name, expected, seen));
-        }
-        Ok(self.layout.tensors[number])
-    }
-
     fn launch(
         &self,
         mode: ProgramMode,
@@ -516,24 +457,6 @@ fn load(communicator: &Communicator, program: &Program) -> Result<Kernels<Progra
     }
     let image = link(context, "users' functions of a program", &sources)?;
     Kernels::load_image(context, &image, &entries)
-}
-
-/// The collectives, with the addresses of their tensors.
-fn calls(program: &Program, layout: &Layout, base: u64) -> Vec<ProgramCall> {
-    let call = |&number: &u32| {
-        let task = &program.tasks[number as usize];
-        let view = task.operands[0].expect("a collective has a tensor");
-        let TensorId(tensor) = view.tensor;
-        let columns = u64::from(program.tensors[tensor as usize].columns);
-        let offset = u64::from(view.area.rows.0) * columns * ELEMENT_BYTES;
-        let reduction = program.operators[task.operator as usize].reduction;
-        ProgramCall {
-            address: layout.address(base, view.tensor) + offset,
-            count: task.shape.0 as usize * task.shape.1 as usize,
-            op: reduction.expect("a collective that reduces"),
-        }
-    };
-    program.service.iter().map(call).collect()
 }
 
 /// Refuses blocks that cannot all run at a time, with the numbers.

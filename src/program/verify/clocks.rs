@@ -47,6 +47,11 @@ impl Clocks {
         players.into_iter().map(Player::finish).collect()
     }
 
+    /// The list that a task stands in, and its place there.
+    pub fn place(&self, task: u32) -> (u32, u32) {
+        self.places[task as usize]
+    }
+
     /// Has `first`, in the iteration `of`, ended whenever `second` begins, in the iteration `at`?
     pub fn is_before(&self, (first, of): (u32, usize), (second, at): (u32, usize)) -> bool {
         let (list, place) = self.places[first as usize];

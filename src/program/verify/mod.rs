@@ -12,10 +12,13 @@
 //!    it or begin behind it, as the order of tasks says; and in the next iteration likewise. Later
 //!    iterations are shifted copies: the kernel begins none before the one two before has ended.
 //! 4. **Written before it is read**: what tasks write first, they write in the same iteration.
+//! 5. **Memory**: where tensors lie in the same bytes, all that uses one of them has ended before
+//!    anything uses the next, also across iterations; and none of them is the host's.
 //!
 //! A wait for a part of a counter orders nothing here: nobody knows which tasks raised it.
 
 mod clocks;
+mod memory;
 mod order;
 mod structure;
 
@@ -28,7 +31,8 @@ use clocks::Clocks;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified {
     program: Program,
-    /// The ranks that it was verified for; `None`: any number, all with this program.
+    /// The ranks that it was verified for; `None`: any number that its all-to-alls and broadcasts
+    /// allow, all with this program.
     rank_count: Option<u32>,
 }
 
@@ -49,8 +53,7 @@ impl Verified {
 /// # Errors
 /// [`ProgramError::Refused`] names the two tasks.
 pub fn verify(programs: Vec<Program>) -> Result<Vec<Verified>, ProgramError> {
-    check(&programs)?;
-    let rank_count = Some(programs.len() as u32);
+    let rank_count = check(&programs, Some(programs.len() as u32))?;
     Ok(programs.into_iter().map(|program| Verified { program, rank_count }).collect())
 }
 
@@ -59,23 +62,27 @@ pub fn verify(programs: Vec<Program>) -> Result<Vec<Verified>, ProgramError> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_same(program: Program) -> Result<Verified, ProgramError> {
-    check(std::slice::from_ref(&program))?;
-    Ok(Verified { program, rank_count: None })
+    let rank_count = check(std::slice::from_ref(&program), None)?;
+    Ok(Verified { program, rank_count })
 }
 
-fn check(programs: &[Program]) -> Result<(), ProgramError> {
+/// Checks the programs of so many ranks; of any number where that is not known. Gives what is known
+/// of their number then.
+fn check(programs: &[Program], known: Option<u32>) -> Result<Option<u32>, ProgramError> {
     let refused = |refusal: Box<Refusal>| ProgramError::Refused(refusal);
     let ranks: Vec<Rank<'_>> =
         (0..).zip(programs).map(|(rank, program)| Rank { rank, program }).collect();
+    let mut rank_count = known;
     for rank in &ranks {
         structure::check(rank).map_err(refused)?;
+        rank_count = structure::rank_count(rank, rank_count).map_err(refused)?;
     }
     structure::check_calls(&ranks).map_err(refused)?;
     let clocks = Clocks::play(&ranks).map_err(refused)?;
     for (rank, clocks) in ranks.iter().zip(&clocks) {
         order::check(rank, clocks).map_err(refused)?;
     }
-    Ok(())
+    Ok(rank_count)
 }
 
 /// A rank's program, for messages.

@@ -1,8 +1,8 @@
 //! Whatever uses data that a task writes is ordered with it, and nothing is read before it is
 //! written.
 
-use super::Rank;
 use super::clocks::Clocks;
+use super::{Rank, memory};
 use crate::program::error::{Refusal, RefusalKind};
 use crate::program::task::{Access, accesses};
 use crate::program::tensor::{Area, Origin, TensorId};
@@ -10,15 +10,17 @@ use std::collections::HashSet;
 
 /// A task's use of a tensor.
 #[derive(Clone, Copy)]
-struct Use {
-    task: u32,
+pub(super) struct Use {
+    pub task: u32,
     area: Area,
     writes: bool,
 }
 
 pub(super) fn check(rank: &Rank<'_>, clocks: &Clocks) -> Result<(), Box<Refusal>> {
     chain(rank, clocks)?;
-    for (tensor, mut uses) in by_tensor(rank).into_iter().enumerate() {
+    let all = by_tensor(rank);
+    memory::check(rank, clocks, &all)?;
+    for (tensor, mut uses) in all.into_iter().enumerate() {
         pairs(rank, clocks, &mut uses)?;
         if rank.program.tensors[tensor].origin == Origin::Tasks {
             written(rank, &uses)?;

@@ -2,7 +2,9 @@
 //! ranks.
 
 use super::{Rank, raisers};
+use crate::communicator::Collective;
 use crate::program::error::{Refusal, RefusalKind};
+use crate::program::runtime::is_for;
 use ringdove_kernels::program::TaskKind;
 
 pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
@@ -14,7 +16,11 @@ pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
         let Some(task) = program.tasks.get(number as usize) else {
             return Err(rank.refusal(RefusalKind::Place, number, None));
         };
-        if (task.kind == TaskKind::Collective) != is_service {
+        let operator = program.operators.get(task.operator as usize);
+        let is_call = operator.is_some_and(|operator| operator.collective.is_some())
+            && task.operands[..2].iter().all(Option::is_some);
+        let is_collective = task.kind == TaskKind::Collective;
+        if is_collective != is_service || is_collective != is_call {
             return Err(rank.refusal(RefusalKind::Service, number, None));
         }
         places[number as usize] += 1;
@@ -43,14 +49,43 @@ pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
     Ok(())
 }
 
+/// The number of ranks that the collectives of a program are for; `None`: any. `known` is what it
+/// has to be, where that is known.
+pub(super) fn rank_count(rank: &Rank<'_>, known: Option<u32>) -> Result<Option<u32>, Box<Refusal>> {
+    let call = |&number: &u32| {
+        let task = &rank.program.tasks[number as usize];
+        let collective = rank.program.operators.get(task.operator as usize)?.collective?;
+        let rows = |place: usize| Some(task.operands[place]?.shape().0);
+        Some((number, collective, rows(0)?, rows(1)?))
+    };
+    let calls: Vec<_> = rank.program.service.iter().filter_map(call).collect();
+    let says = |&(number, collective, out, from): &(u32, Collective, u32, u32)| {
+        let count = match collective {
+            Collective::AllGather => out.checked_div(from)?,
+            Collective::ReduceScatter => from.checked_div(out)?,
+            _ => return None,
+        };
+        Some((count, Some(number)))
+    };
+    let found = known.map(|count| (count, None)).or_else(|| calls.iter().find_map(says));
+    let Some((count, other)) = found else { return Ok(None) };
+    match calls.iter().find(|(_, collective, out, from)| !is_for(*collective, *out, *from, count)) {
+        Some(&(number, ..)) => Err(rank.refusal(RefusalKind::RankCount, number, other)),
+        None => Ok(Some(count)),
+    }
+}
+
 /// All ranks make the same collectives, in one order.
 pub(super) fn check_calls(ranks: &[Rank<'_>]) -> Result<(), Box<Refusal>> {
     let Some(first) = ranks.first() else { return Ok(()) };
     let call = |rank: &Rank<'_>, place: usize| {
         let number = *rank.program.service.get(place)?;
         let task = &rank.program.tasks[number as usize];
-        let reduction = rank.program.operators.get(task.operator as usize)?.reduction;
-        Some((number, (task.shape, reduction)))
+        let operator = rank.program.operators.get(task.operator as usize)?;
+        let [out, from, ..] = task.operands.map(|view| view.map(|view| view.shape()));
+        let tensor = task.operands[0].map(|view| view.tensor.0 as usize);
+        let element = tensor.and_then(|one| rank.program.tensors.get(one)).map(|one| one.element);
+        Some((number, (out, from, element, operator.collective, operator.reduction)))
     };
     for rank in &ranks[1..] {
         let count = first.program.service.len().max(rank.program.service.len());
