@@ -7,8 +7,8 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use hardware::captures::end_capture;
 use hardware::drivers::{everywhere, sum_up};
-use hardware::engines::on_every_way;
-use hardware::{World, address, download, on_processes_with, settings};
+use hardware::engines::{BY_TABLE, on_every_way};
+use hardware::{World, address, download, on_processes_env, on_processes_with, settings};
 use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Registered};
 use std::sync::Arc;
 
@@ -216,7 +216,7 @@ fn captured_sums_may_be_the_first_on_registered_buffers() {
 fn captured_sums_are_not_the_first_on_registered_buffers_in_processes() {
     let options = ["--driver-key", "pools=peer"];
     let body = |ranks: Vec<_>| captured_sums_of_registered_buffers(&ranks, true);
-    on_processes_with("pcie4", &options, (2, 2), body);
+    on_processes_env("pcie4", &options, &[BY_TABLE], (2, 2), body);
 }
 
 /// As above, where the memory is that of another node.
