@@ -16,8 +16,8 @@ const BAR: f64 = 1.10;
 /// Buffers that are not registered gain nothing from less; those that are, neither.
 const REGISTERED_MIN: u64 = 64 << 10;
 
-/// Of more than the most bytes of a machine, this size. Two GPUs of a mesh are left out: they do not
-/// ask for trees, which would be 1.12 times as fast there (benches/README.md).
+/// Of more than the most bytes of a machine, this size. Two GPUs of a mesh are left out: they do
+/// not ask for trees, which would be 1.12 times as fast there (benches/README.md).
 const LARGE: u64 = 64 << 20;
 
 struct World {
