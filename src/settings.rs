@@ -132,15 +132,14 @@ settings! {
          whether those of a machine do. `false`, or with `RINGDOVE_STORES=never`: not over \
          adapters; the same on every rank";
     algorithm: Algorithms = "RINGDOVE_ALGORITHM", "auto",
-        |value| value.number("auto, table, trees or model", |_| true),
+        |value| value.number("auto, table or trees", |_| true),
         "which plans are taken: `table`, those of the table of selection; `trees`, for \
          all-reduces, all-gathers, reduce-scatters, broadcasts and reduces trees that are \
          packed into the NVLinks between the ranks' GPUs, as far as NVML tells them, and into \
-         the rails between two nodes, moved by GPU threads; `auto`, from 64 KiB on and where \
-         NVLink does not join each two GPUs of a node, the plan that the cost model prefers, \
-         trees or others; where there are no such trees, as `table`; `model`, as `auto`, and for \
-         each all-reduce of up to 8 ranks, all of one node, the one of all plans that costs least \
-         in the cost model; the same on every rank";
+         the rails between two nodes, moved by GPU threads; `auto`, for each all-reduce of 2 to 8 \
+         ranks, all of one node, the one of all plans that costs least in the cost model; for the \
+         rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the plan \
+         that the model prefers, trees or others; else as `table`; the same on every rank";
     ring_order: RingOrders = "RINGDOVE_RING_ORDER", "links",
         |value| value.number("links or ranks", |_| true),
         "the order in which rings and chains pass the ranks of a node: `links`, of 4 to 16 ranks \
@@ -151,10 +150,12 @@ settings! {
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \
          between up to 8 ranks of a node that reach each other's GPU memory: `auto`, low-latency \
-         (LL) messages, and all-reduces of any size where NVLink joins all of their GPUs, on each \
-         node where there are several; \
-         `always`, all-reduces of up to 1 MiB without NVLink, too; `never`, nothing, so that \
-         engines leave the GPU's threads to other kernels; the same on every rank";
+         (LL) messages, those all-reduces of one node which the cost model gives to them \
+         (`RINGDOVE_ALGORITHM`; else those of any size where NVLink joins all of their GPUs), and \
+         on several nodes those whose GPUs NVLink joins on each; \
+         `always`, without the cost model, all-reduces of up to 1 MiB without NVLink, too; \
+         `never`, nothing, so that engines leave the GPU's threads to other kernels; the same on \
+         every rank";
     store_blocks: u32 = "RINGDOVE_STORE_BLOCKS", "32",
         |value| value.number("1 to 32", |n: &u32| (1..=32).contains(n)),
         "the most blocks of an all-reduce that GPU threads move over NVLink: each takes a part \

@@ -5,7 +5,7 @@ mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice};
 use hardware::data::{expected, first_difference, input, scalar};
-use hardware::engines::on_engines;
+use hardware::engines::on_every_way;
 use hardware::perf::{assert_right, on_real_hardware, perf};
 use hardware::{World, download, is_real, on_machine, settings, upload};
 use ringdove::{
@@ -107,7 +107,7 @@ fn check(world: &World, case: Case) {
 /// If this fails, some data type or reduction is wrong in the executor or in the plan.
 #[test]
 fn every_data_type_and_reduction() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         for (ranks, low_latency_bytes) in [(2, 0), (2, 8192), (3, 0), (3, 8192)] {
             let world = World::with(ranks, &Settings { low_latency_bytes, ..settings() });
             for (data_type, op) in DataType::ALL
@@ -125,7 +125,7 @@ fn every_data_type_and_reduction() {
 /// If this fails, clipping is wrong: a count that no chunk divides, or fewer elements than ranks.
 #[test]
 fn every_count_and_number_of_ranks() {
-    on_engines("dgx1v", || {
+    on_every_way("dgx1v", || {
         for (ranks, low_latency_bytes) in (1..=8).flat_map(|ranks| [(ranks, 0), (ranks, 16384)]) {
             let world = World::with(ranks, &Settings { low_latency_bytes, ..settings() });
             for count in [0, 1, 2, 7, 8, 9, 63, 1000, 4096, 70_001] {
@@ -141,7 +141,7 @@ fn every_count_and_number_of_ranks() {
 /// words that a long one trips over, or LL messages do not mix with rings.
 #[test]
 fn small_calls_back_to_back_in_every_order_of_sizes() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(4);
         let counts = [1, 2048, 3, 700, 2, 4096, 20_000, 5, 1];
         let total = 20_000;
@@ -179,7 +179,7 @@ fn small_calls_back_to_back_in_every_order_of_sizes() {
 /// If this fails, large messages break: several blocks, rounds, slots reused, credits.
 #[test]
 fn large_counts_in_all_modes() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         for ranks in [2, 4] {
             for (in_place, registered) in
                 [(false, false), (true, false), (false, true), (true, true)]
@@ -284,10 +284,9 @@ fn lanes_of_stores_lead_into_other_processes() {
 /// than each other, or a small sum goes by engines and a large one by stores over PCIe.
 #[test]
 fn sums_by_the_cost_model() {
-    let settings = || Settings { algorithm: Algorithms::Model, ..settings() };
     on_machine("pcie4", || {
         for ranks in [2, 4] {
-            let world = World::with(ranks, &settings());
+            let world = World::new(ranks);
             let rung = || {
                 let of_rank = |rank: &Communicator| rank.statistics().descriptors;
                 world.communicators.iter().map(of_rank).sum::<u64>()
@@ -310,9 +309,8 @@ fn sums_by_the_cost_model() {
 /// As above, along packed trees.
 #[test]
 fn sums_by_the_cost_model_over_nvlink() {
-    let settings = || Settings { algorithm: Algorithms::Model, ..settings() };
     on_machine("dgx1v", || {
-        let world = World::with(4, &settings());
+        let world = World::new(4);
         for count in [5000, 300_000] {
             check(&world, Case::new(DataType::F32, ReduceOp::Sum, count));
         }
@@ -323,8 +321,7 @@ fn sums_by_the_cost_model_over_nvlink() {
 #[test]
 fn sums_by_the_cost_model_on_one_gpu() {
     on_machine("one-gpu", || {
-        let settings = Settings { algorithm: Algorithms::Model, ..settings() };
-        let world = World::with(4, &settings);
+        let world = World::new(4);
         check(&world, Case::new(DataType::F32, ReduceOp::Sum, 100_000));
     });
 }
@@ -336,13 +333,13 @@ fn sums_by_the_cost_model_between_processes() {
         return;
     }
     let line = "all-reduce -g 2 -b 8 -e 1M -f 8 -n 3 -w 1";
-    assert_right(line, &perf(("pcie4", 2), "", "export RINGDOVE_ALGORITHM=model", line));
+    assert_right(line, &perf(("pcie4", 2), "", "", line));
 }
 
 /// If this fails, buffers that are aligned to their element only are mishandled.
 #[test]
 fn buffers_with_element_alignment_only() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(3);
         for (data_type, shift) in
             [(DataType::U8, 1), (DataType::U8, 7), (DataType::F16, 2), (DataType::F64, 8)]
@@ -358,7 +355,7 @@ fn buffers_with_element_alignment_only() {
 /// If this fails, ranks that share one GPU do not make progress together.
 #[test]
 fn ranks_share_one_gpu() {
-    on_engines("one-gpu", || {
+    on_every_way("one-gpu", || {
         for ranks in [2, 4] {
             check(&World::new(ranks), Case::new(DataType::F32, ReduceOp::Sum, 300_000));
         }
@@ -368,7 +365,7 @@ fn ranks_share_one_gpu() {
 /// If this fails, positions or credits do not carry over from one launch to the next.
 #[test]
 fn back_to_back_calls_on_one_stream() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(4);
         let count = 20_000;
         let data = |rank| input(DataType::I32, ReduceOp::Max, rank, count);
@@ -393,7 +390,7 @@ fn back_to_back_calls_on_one_stream() {
 /// If this fails, calls of one communicator on several streams overtake one another.
 #[test]
 fn calls_on_several_streams_keep_their_order() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(2);
         let streams: Vec<Vec<_>> = world
             .communicators
@@ -424,7 +421,7 @@ fn calls_on_several_streams_keep_their_order() {
 /// If this fails, communicators over the same GPUs disturb one another.
 #[test]
 fn several_communicators_at_once() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let worlds: Vec<_> = [4, 2, 3].into_iter().map(World::new).collect();
         let count = 200_000;
         let mut pending = Vec::new();
@@ -451,7 +448,7 @@ fn several_communicators_at_once() {
 /// If this fails, `cudarc`'s own buffers do not work with the typed calls.
 #[test]
 fn typed_buffers_of_cudarc() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(2);
         let inputs: Vec<_> = (0..2u8)
             .zip(&world.streams)
@@ -475,7 +472,7 @@ fn typed_buffers_of_cudarc() {
 /// If this fails, one thread for each rank, joined by a unique id, does not work.
 #[test]
 fn one_thread_for_each_rank() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let id = ringdove::UniqueId::new().unwrap();
         let contexts = hardware::contexts(4);
         std::thread::scope(|scope| {

@@ -5,9 +5,9 @@ mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceSlice};
 use hardware::drivers::without;
-use hardware::engines::on_engines;
+use hardware::engines::{BY_TABLE, on_engines};
 use hardware::perf::on_real_hardware;
-use hardware::{World, on_processes_with, settings, try_join_with};
+use hardware::{World, on_processes_env, settings, try_join_with};
 use ringdove::id::CopyContext;
 use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, ReduceOp, Registered, Settings};
@@ -175,7 +175,8 @@ fn use_registered_memory_behind_others(settings: Settings) -> ringdove::Result<(
     if std::env::var_os("RINGDOVE_TEST_INSIDE").is_none() {
         // Processes cannot share memory of pools, from which cudarc takes buffers.
         let options = ["--driver-key", "pools=peer"];
-        on_processes_with("pcie4", &options, (2, 1), |_| unreachable!("it runs elsewhere"));
+        let elsewhere = |_| unreachable!("it runs elsewhere");
+        on_processes_env("pcie4", &options, &[BY_TABLE], (2, 1), elsewhere);
         return Ok(());
     }
     let rank = &try_join_with(1, settings)?[0];

@@ -7,8 +7,8 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use hardware::captures::end_capture;
 use hardware::drivers::{everywhere, sum_up};
-use hardware::engines::on_engines;
-use hardware::{World, address, download, on_processes_with, settings};
+use hardware::engines::{BY_TABLE, on_every_way};
+use hardware::{World, address, download, on_processes_env, on_processes_with, settings};
 use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Registered};
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ fn launch(graphs: &[CudaGraph], times: usize) {
 /// credits and message numbers of launches before.
 #[test]
 fn captured_sums_are_launched_again_and_again_between_other_calls() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = untracked(RANKS);
         for count in COUNTS {
             let buffers = world.upload(&words(|rank| rank as u32 + 1, count));
@@ -156,7 +156,7 @@ fn captured_sums_of_registered_buffers(communicators: &[Communicator], refused: 
 /// If this fails, a graph writes into a buffer that was registered after its own was given back.
 #[test]
 fn a_graph_that_outlives_its_registrations_is_refused() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         const COUNT: usize = 140_000;
         let world = untracked(RANKS);
         let ranks = || world.communicators.iter().zip(&world.streams);
@@ -205,7 +205,7 @@ fn a_graph_that_outlives_its_registrations_is_refused() {
 /// If this fails, a capture is made invalid by what the first call on a registered buffer does.
 #[test]
 fn captured_sums_may_be_the_first_on_registered_buffers() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         captured_sums_of_registered_buffers(&untracked(RANKS).communicators, false);
     });
 }
@@ -216,7 +216,7 @@ fn captured_sums_may_be_the_first_on_registered_buffers() {
 fn captured_sums_are_not_the_first_on_registered_buffers_in_processes() {
     let options = ["--driver-key", "pools=peer"];
     let body = |ranks: Vec<_>| captured_sums_of_registered_buffers(&ranks, true);
-    on_processes_with("pcie4", &options, (2, 2), body);
+    on_processes_env("pcie4", &options, &[BY_TABLE], (2, 2), body);
 }
 
 /// As above, where the memory is that of another node.
@@ -237,7 +237,7 @@ fn captured_sums_on_nodes_that_store() {
 /// If this fails, two collectives of one rank run at the same time, on the same slots and signals.
 #[test]
 fn branches_of_one_graph_are_put_in_order() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = untracked(RANKS);
         let buffers =
             [1, 100].map(|unit| world.upload(&words(|rank| unit * (rank as u32 + 1), COUNTS[1])));
@@ -261,7 +261,7 @@ fn branches_of_one_graph_are_put_in_order() {
 /// If this fails, the table of a group's addresses belongs to another call when a graph runs.
 #[test]
 fn captured_groups_keep_their_addresses() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = untracked(RANKS);
         let count = COUNTS[1];
         let own = world.upload(&words(|rank| rank as u32, count));
@@ -298,7 +298,7 @@ fn captured_groups_keep_their_addresses() {
 /// one launch takes the positions of another one.
 #[test]
 fn captured_groups_of_collectives_are_launched_again_and_again() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = untracked(RANKS);
         let buffers = COUNTS.map(|count| world.upload(&words(|rank| rank as u32 + 1, count)));
         let before = world.communicators[0].statistics().launches;

@@ -4,7 +4,7 @@
 mod hardware;
 
 use cudarc::driver::CudaSlice;
-use hardware::engines::ENGINE;
+use hardware::engines::{BY_TABLE, ENGINE};
 use hardware::every::{check_all, streams};
 use hardware::perf::{last_words, on_real_hardware, perf};
 use hardware::{
@@ -24,7 +24,7 @@ fn every_operation(machine: &str, engine: &str) {
     for connections in runs {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let mut variables = vec![(VARIABLE, *connections), (ENGINE, engine)];
+        let mut variables = vec![(VARIABLE, *connections), (ENGINE, engine), BY_TABLE];
         variables.extend((!is_inside).then_some((FOLDER, path)));
         on_processes_env(machine, &[], &variables, (2, 2), |communicators| {
             [5, 3_001, 300_001].iter().for_each(|&count| check_all(&communicators, count));
@@ -90,7 +90,7 @@ fn failures_are_errors_on_every_rank() {
     let is_inside = std::env::var_os("RINGDOVE_TEST_INSIDE").is_some();
     let runs = if is_inside { &CONNECTIONS[..1] } else { &CONNECTIONS[..] };
     for connections in runs {
-        on_machine_env("pcie4", &[], &[(VARIABLE, connections)], || {
+        on_machine_env("pcie4", &[], &[(VARIABLE, connections), BY_TABLE], || {
             let limit = Duration::from_secs(1);
             let hasty = Settings { wait_timeout: limit, ..settings() };
             // Rank 1 does not come.

@@ -9,6 +9,7 @@ use cudarc::driver::sys::CUstreamCaptureMode_enum as CaptureMode;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 use hardware::drivers::{BYTES, everywhere, on_drivers, sum_up, without};
+use hardware::engines::BY_TABLE;
 use hardware::{World, is_real, settings, sum};
 use ringdove::id::{CopyContext, EngineKind, SignalWay};
 use ringdove::settings::Remedies;
@@ -277,7 +278,8 @@ fn traced_capture(body: impl Fn()) {
     let path = folder.path().join("trace");
     let options = ["--driver-key", "capture=on", "--trace", path.to_str().unwrap()];
     let options = [&["--driver-profile", "lenient"][..], &options].concat();
-    hardware::on_machine_with("pcie4", &options, || unreachable!("the body runs elsewhere"));
+    let elsewhere = || unreachable!("the body runs elsewhere");
+    hardware::on_machine_env("pcie4", &options, &[BY_TABLE], elsewhere);
     check_queries(&path);
 }
 

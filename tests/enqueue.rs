@@ -4,7 +4,8 @@
 mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use hardware::{is_real, on_machine};
+use hardware::engines::BY_TABLE;
+use hardware::{is_real, on_machine_env};
 use nix::time::{ClockId, clock_gettime};
 use ringdove::{Communicator, ReduceOp, Registered, Settings, open_device};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region as Allocations, StatsAlloc};
@@ -117,7 +118,7 @@ fn least(ranks: &mut [Rank], clock: &Clock, in_row: usize, registered: bool) -> 
 /// If this fails, whoever enqueues small calls pays more for each than its work on the GPU.
 #[test]
 fn a_call_on_a_cached_plan_is_cheap_and_allocates_nothing() {
-    on_machine("pcie4", || {
+    on_machine_env("pcie4", &[], &[BY_TABLE], || {
         if is_real() {
             return tally::skip("virtual-only", "this test leaves the virtual driver's share out");
         }

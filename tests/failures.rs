@@ -3,7 +3,7 @@
 mod hardware;
 
 use cudarc::driver::CudaSlice;
-use hardware::engines::{on_connections, on_engines};
+use hardware::engines::{on_connections, on_every_way};
 use hardware::{SOON, World, settings, sum, wait_for_error};
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings, UniqueId};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn impatient() -> Settings {
 /// If this fails, a rank that never calls hangs the others, or nobody says who it was (R10, R12).
 #[test]
 fn a_rank_that_never_calls_is_named_on_every_rank() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::with(3, &impatient());
         let mut buffers = world.upload(&vec![vec![0; 4000]; 3]);
         for rank in [0, 1] {
@@ -60,7 +60,7 @@ fn an_expired_wait_is_known_on_few_and_many_hardware_queues() {
 /// kernels whose wait has expired end at once, and their streams with them.
 #[test]
 fn an_expired_wait_is_known_when_its_stream_has_ended() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let hasty = Settings { wait_timeout: Duration::from_millis(5), ..impatient() };
         for _ in 0..10 {
             let world = World::with(2, &hasty);
@@ -76,7 +76,7 @@ fn an_expired_wait_is_known_when_its_stream_has_ended() {
 /// If this fails, ranks that disagree hang instead of getting both sides' values.
 #[test]
 fn ranks_that_disagree_learn_both_values() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::with(2, &impatient());
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         sum(&world, 0, &mut buffers[0], 1000).unwrap();
@@ -92,7 +92,7 @@ fn ranks_that_disagree_learn_both_values() {
 /// If this fails, the two sides of a message may name different sizes.
 #[test]
 fn both_sides_of_a_message_must_agree() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::with(2, &impatient());
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         let sent = buffers[0].slice(..400);
@@ -112,7 +112,7 @@ fn both_sides_of_a_message_must_agree() {
 /// If this fails, abort does not unblock kernels that wait.
 #[test]
 fn abort_wakes_every_rank() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         sum(&world, 0, &mut buffers[0], 1000).unwrap();
@@ -128,7 +128,7 @@ fn abort_wakes_every_rank() {
 /// If this fails, dropping communicators hangs while a kernel waits for a rank that never comes.
 #[test]
 fn drop_never_hangs() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let started = Instant::now();
         let patient = Settings { drop_timeout: Duration::from_millis(100), ..settings() };
         let world = World::with(2, &patient);
@@ -149,7 +149,7 @@ fn drop_never_hangs() {
 /// addresses can get wrong is in `raw`.
 #[test]
 fn bad_arguments_are_refused_and_harmless() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4096]; 2]);
         let (communicator, stream) = (&world.communicators[0], &world.streams[0]);
@@ -197,7 +197,7 @@ fn bad_arguments_are_refused_and_harmless() {
 /// If this fails, initialisation hangs when a rank does not come, or accepts impossible worlds.
 #[test]
 fn initialisation_fails_in_bounded_time() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let contexts = hardware::contexts(2);
         let id = UniqueId::new().unwrap();
         let error = Communicator::init_rank(&contexts[0], &id, 1, 3, &impatient()).unwrap_err();
@@ -213,7 +213,7 @@ fn initialisation_fails_in_bounded_time() {
 /// If this fails, a registration that not every rank makes hangs the first call that uses it.
 #[test]
 fn registration_is_collective() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         let world = World::with(2, &impatient());
         let allocate = |world: &World, rank: usize, bytes| {
             world.streams[rank].alloc_zeros::<u8>(bytes).unwrap()

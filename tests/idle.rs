@@ -3,7 +3,8 @@
 mod hardware;
 
 use hardware::drivers::sum_up;
-use hardware::{World, on_machine, on_traced_machine, settings};
+use hardware::engines::BY_TABLE;
+use hardware::{World, on_machine_env, on_traced_machine, settings};
 use ringdove::Settings;
 use ringdove::settings::Remedies;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ fn spent() -> (u64, Duration) {
 /// If this fails, a program whose communicators are idle pays for them.
 #[test]
 fn an_idle_communicator_costs_no_processor_time() {
-    on_machine("pcie4", || {
+    on_machine_env("pcie4", &[], &[BY_TABLE], || {
         let worlds = [World::new(4), World::new(2)];
         worlds.iter().for_each(|world| sum_up(world, 20).unwrap());
         assert_eq!(proxies().len(), 1);
@@ -65,7 +66,7 @@ fn ranks_of_a_context_share_four_streams() {
         let worlds = [World::with(2, &settings), World::with(2, &settings)];
         worlds.iter().for_each(|world| sum_up(world, 20).unwrap());
     };
-    on_traced_machine("one-gpu", &[], body, |trace| {
+    on_traced_machine("one-gpu", &[BY_TABLE], body, |trace| {
         let functions: Vec<_> =
             trace.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
         let launch = functions.iter().position(|name| name.starts_with("cuLaunchKernel"));

@@ -4,9 +4,10 @@
 
 mod hardware;
 
+use hardware::engines::BY_TABLE;
 use hardware::every::{check_all, streams};
 use hardware::perf::on_real_hardware;
-use hardware::{World, contexts, on_machine, on_machine_with, run_bounded, settings, tool};
+use hardware::{World, contexts, on_machine, on_machine_env, run_bounded, settings, tool};
 use ringdove::{Communicator, Error, ReduceOp, Settings, ThroughHost};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -67,7 +68,8 @@ fn every_collective_whatever_is_withheld() {
         return;
     }
     for key in WITHHELD {
-        on_machine_with("pcie4", &["--driver-key", key], || unreachable!("it runs elsewhere"));
+        let options = ["--driver-key", key];
+        on_machine_env("pcie4", &options, &[BY_TABLE], || unreachable!("it runs elsewhere"));
     }
 }
 
@@ -75,7 +77,7 @@ fn every_collective_whatever_is_withheld() {
 #[test]
 fn every_collective_between_processes_whatever_is_withheld() {
     for key in WITHHELD {
-        on_processes(("pcie4", &["--driver-key", key]), &[], (2, 2), |communicators| {
+        on_processes(("pcie4", &["--driver-key", key]), &[BY_TABLE], (2, 2), |communicators| {
             check_all(communicators, COUNTS[1]);
         });
         if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {

@@ -47,8 +47,10 @@ fn candidates_are_listed_with_their_times_and_the_choice() {
     assert!(taken.contains("NVLink") || taken.contains("blocks"), "{taken}");
     assert!(text.contains("  ring staged"), "{text}");
     assert!(text.contains("proved: every output"), "{text}");
-    let small = explained(&mesh, &["-b", "8K"]).unwrap();
-    assert!(small.lines().any(|line| line.starts_with("* all pairs")), "{small}");
+    for (bytes, taken) in [("256", "* all pairs"), ("8K", "* two-shot, stores")] {
+        let small = explained(&mesh, &["-b", bytes]).unwrap();
+        assert!(small.lines().any(|line| line.starts_with(taken)), "{small}");
+    }
 
     let text = explained(&switched, &["-b", "16M"]).unwrap();
     assert!(text.contains("profile a100") && text.contains("* two-shot, stores"), "{text}");
@@ -63,6 +65,34 @@ fn candidates_are_listed_with_their_times_and_the_choice() {
     assert!(text.contains("all-reduce of 4 MiB among 5 ranks: ring staged"), "{text}");
     let drawn = std::fs::read_to_string(&drawing).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.contains("modelled"), "{drawn:.300}");
+}
+
+/// If this fails, what is explained is not what runs.
+#[test]
+fn communicators_take_what_is_explained() {
+    if cannot_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pcie4.xml");
+    export("pcie4", &file);
+    let mut seen = std::collections::BTreeSet::new();
+    for bytes in ["1K", "64K", "8M"] {
+        let text = plan(&["all-reduce", "--machine", file.to_str().unwrap(), "-b", bytes]).unwrap();
+        let (_, said) = text.split_once("among 4 ranks: ").expect(&text);
+        let (name, _) = said.split_once(',').expect(&text);
+        let mut command = hwsim();
+        command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(tool("ringdove"));
+        command.args(["perf", "all-reduce", "-g", "4", "-n", "1", "-w", "0", "-c", "0", "-R", "0"]);
+        command.args(["-b", bytes, "-e", bytes]);
+        command.env("RINGDOVE_LOG", "ringdove=info").env("NO_COLOR", "1");
+        let (status, output) = run_bounded(command);
+        assert!(status.success(), "{output}");
+        let taken = format!("algorithm=\"{name}\"");
+        assert!(output.contains(&taken), "{bytes}: expected {taken}\n{output}");
+        seen.insert(name.to_owned());
+    }
+    assert!(seen.len() > 2, "one way for all sizes: {seen:?}");
 }
 
 /// If this fails, a mistake in a file or a flag ends in a panic, or in another machine's plan.

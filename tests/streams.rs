@@ -4,7 +4,7 @@
 mod hardware;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use hardware::engines::on_engines;
+use hardware::engines::on_every_way;
 use hardware::{contexts, settings};
 use ringdove::{Communicator, ReduceOp, Settings};
 use std::sync::{Arc, Barrier, Mutex};
@@ -142,7 +142,7 @@ fn worlds() -> [Vec<Communicator>; 2] {
 /// If this fails, a driver call goes to the context of the rank that was called before.
 #[test]
 fn one_thread_drives_all_ranks() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         for world in &worlds() {
             for kind in KINDS {
                 let streams = streams(kind, world);
@@ -157,7 +157,7 @@ fn one_thread_drives_all_ranks() {
 /// If this fails, a driver call relies on what was current before the call.
 #[test]
 fn another_context_is_current() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         for ranks in &worlds() {
             for kind in KINDS {
                 let streams = streams(kind, ranks);
@@ -179,7 +179,7 @@ fn another_context_is_current() {
 /// If this fails, ranks disturb one another where each has its own thread.
 #[test]
 fn each_rank_has_a_thread() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         for world in &worlds() {
             for kind in KINDS {
                 std::thread::scope(|scope| {
@@ -203,7 +203,7 @@ fn each_rank_has_a_thread() {
 /// The handle of the per-thread stream is the same in both threads, and the stream is not.
 #[test]
 fn threads_share_communicators() {
-    on_engines("pcie4", || {
+    on_every_way("pcie4", || {
         for ranks in &worlds() {
             // Also kinds that differ: the one thread's launches follow the other's on any stream.
             let own = KINDS.map(|kind| [kind, kind]);

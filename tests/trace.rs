@@ -106,6 +106,7 @@ impl Case {
             (false, false) => "never",
         };
         command.env("RINGDOVE_STORES", stores);
+        command.env("RINGDOVE_ALGORITHM", "table");
         let (status, output) = run_bounded(command);
         assert!(status.success(), "{status}\n{output}");
         let mut lanes = Lanes::new();

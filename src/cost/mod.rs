@@ -34,10 +34,8 @@ use crate::error::Result;
 use crate::plan::{Choice, build};
 use crate::topology::ranks::RankGpu;
 
-/// Rounds of a plan that are played as a whole.
-const ROUNDS_MAX: u32 = 6;
-/// Rounds that stand for those of a longer plan: what one more costs is the difference.
-const ROUNDS_PLAYED: [u32; 2] = [4, 6];
+/// Messages of a lane after which rounds last as long as those before: there are as many slots.
+const MESSAGES_PLAYED: u32 = 3;
 
 /// What a plan costs in the model.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,20 +119,28 @@ fn predict(choice: &Choice, profile: &Profile, ways: &Ways, moved: Moved) -> Opt
         return None;
     }
     let play = |choice: &Choice| run::run(&build(choice), profile, ways, moved, false);
-    if choice.rounds <= ROUNDS_MAX {
+    let [few, more] = rounds_played(choice.slices);
+    if choice.rounds <= more {
         let run = play(choice);
         return Some(Prediction { us: run.end, limit: limit(&run, ways) });
     }
-    let [few, more] = ROUNDS_PLAYED.map(|rounds| {
+    let played = [few, more].map(|rounds| {
         let mut short = choice.clone();
         short.request.bytes = u64::from(rounds) * choice.round_bytes();
         short.set_slice_bytes(choice.slice_bytes);
         play(&short)
     });
-    let [from, to] = ROUNDS_PLAYED.map(f64::from);
+    let [short, long] = played;
     let rounds = choice.request.bytes as f64 / choice.round_bytes() as f64;
-    let us = more.end + (more.end - few.end) / (to - from) * (rounds - to);
-    Some(Prediction { us, limit: limit(&more, ways) })
+    let us = long.end + (long.end - short.end) * (rounds - f64::from(more));
+    Some(Prediction { us, limit: limit(&long, ways) })
+}
+
+/// Rounds that stand for those of a longer plan of so many messages a round: what one more costs is
+/// the difference. The second number is one more than the first.
+fn rounds_played(slices: u32) -> [u32; 2] {
+    let few = MESSAGES_PLAYED.div_ceil(slices.max(1));
+    [few, few + 1]
 }
 
 /// The messages of a plan, and the links that carry them when, with the time at which all is done.

@@ -5,15 +5,14 @@ use std::str::FromStr;
 /// Which plans are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithms {
-    /// What selection chooses, or packed trees where the cost model prefers them.
+    /// What the cost model prefers, of each all-reduce among up to 8 ranks of one node, and where
+    /// there are packed trees; else what selection chooses.
     #[default]
     Auto,
     /// What selection chooses.
     Table,
     /// Packed trees, where the machine has them; else what selection chooses.
     Trees,
-    /// As `Auto`; of each all-reduce among the ranks of one node, what the cost model prefers.
-    Model,
 }
 
 impl FromStr for Algorithms {
@@ -24,7 +23,6 @@ impl FromStr for Algorithms {
             "auto" => Ok(Self::Auto),
             "table" => Ok(Self::Table),
             "trees" => Ok(Self::Trees),
-            "model" => Ok(Self::Model),
             _ => Err(()),
         }
     }
@@ -36,7 +34,6 @@ impl std::fmt::Display for Algorithms {
             Self::Auto => "auto",
             Self::Table => "table",
             Self::Trees => "trees",
-            Self::Model => "model",
         })
     }
 }

@@ -1,12 +1,14 @@
 //! Tests of single behaviours of drivers: on a driver that has one of them and no other.
 
-use super::{World, download, is_real, on_machine_with, settings, sum};
+use super::engines::BY_TABLE;
+use super::{World, download, is_real, on_machine_env, settings, sum};
 use ringdove::settings::Remedies;
 use ringdove::{Error, Settings};
 use std::time::Duration;
 
 /// Runs the body of the current test once for each of these sets of driver keys, all other keys
-/// lenient; or once on the driver that there is, whose behaviour is its own.
+/// lenient, with plans [of the table](BY_TABLE), for which the proxy calls the driver; or once on
+/// the driver that there is, whose behaviour is its own.
 pub fn everywhere(machine: &str, sets: &[&str], body: impl Fn()) {
     match is_real() {
         true => body(),
@@ -22,7 +24,8 @@ pub fn on_drivers(machine: &str, sets: &[&str], body: impl Fn()) {
     for keys in sets {
         let mut options = vec!["--driver-profile", "lenient"];
         keys.split(',').for_each(|key| options.extend(["--driver-key", key]));
-        on_machine_with(machine, &options, || unreachable!("the body runs elsewhere"));
+        let elsewhere = || unreachable!("the body runs elsewhere");
+        on_machine_env(machine, &options, &[BY_TABLE], elsewhere);
     }
 }
 

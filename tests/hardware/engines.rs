@@ -1,15 +1,21 @@
 //! The same test on every engine.
 
-use super::{INSIDE, is_real, on_machine_env, on_machine_with, on_traced_machine};
+use super::{INSIDE, is_real, on_machine_env, on_traced_machine};
+use ringdove::Algorithms;
 use ringdove::id::EngineKind;
 
 /// Which engine the ranks of a test use.
 pub const ENGINE: &str = "RINGDOVE_TEST_ENGINE";
+/// Which plans the ranks of a test take (`RINGDOVE_ALGORITHM`).
+pub const ALGORITHM: &str = "RINGDOVE_TEST_ALGORITHM";
+/// The plans of the table of selection: without NVLink, the engine moves all but the smallest sums.
+pub const BY_TABLE: (&str, &str) = (ALGORITHM, "table");
 /// The machine with device engines.
 pub const MACHINE: &str = "ark";
 
-/// Runs the body of the current test on `machine` with the proxy, and then on [`MACHINE`] with
-/// device engines; on real GPUs with the proxy alone. Where `machine` has one GPU, all ranks share
+/// Runs the body of the current test on `machine` with the proxy, whose plans are those
+/// [of the table](BY_TABLE), and then on [`MACHINE`] with device engines; on real GPUs with the
+/// proxy alone, and the plans that it has by default. Where `machine` has one GPU, all ranks share
 /// one of the other machine too. Settings for the ranks come from [`super::settings`].
 pub fn on_engines(machine: &str, body: impl FnOnce()) {
     let real = is_real();
@@ -19,10 +25,19 @@ pub fn on_engines(machine: &str, body: impl FnOnce()) {
     if real || std::env::var_os(INSIDE).is_some() {
         return body();
     }
-    on_machine_env(machine, &[], &[], || {});
+    on_machine_env(machine, &[], &[BY_TABLE], || {});
     let one = [(ENGINE, "device"), ("CUDA_VISIBLE_DEVICES", "0")];
     let variables = if machine == "one-gpu" { &one[..] } else { &one[..1] };
     on_machine_env(MACHINE, &[], variables, || {});
+}
+
+/// As [`on_engines`], and on `machine` with the plans that ranks take by default, too: there, GPU
+/// threads move most sums of a node.
+pub fn on_every_way(machine: &str, body: impl FnOnce()) {
+    if !is_real() && std::env::var_os(INSIDE).is_none() {
+        on_machine_env(machine, &[], &[], || {});
+    }
+    on_engines(machine, body);
 }
 
 /// Hardware queues of a context: the fewest that a user can ask for, what drivers give a context
@@ -30,7 +45,8 @@ pub fn on_engines(machine: &str, body: impl FnOnce()) {
 pub const CONNECTIONS: [u32; 3] = [1, 8, 32];
 
 /// Runs the body of the current test with each number of hardware queues, with the proxy on
-/// `machine` and with device engines on [`MACHINE`]; on real GPUs with the queues that there are.
+/// `machine` (plans [of the table](BY_TABLE)) and with device engines on [`MACHINE`]; on real GPUs
+/// with the queues that there are.
 pub fn on_connections(machine: &str, body: impl FnOnce()) {
     let real = is_real();
     if real || std::env::var_os(INSIDE).is_some() {
@@ -39,7 +55,7 @@ pub fn on_connections(machine: &str, body: impl FnOnce()) {
     for connections in CONNECTIONS {
         let key = format!("connections={connections}");
         let options = ["--driver-key", &key];
-        on_machine_with(machine, &options, || {});
+        on_machine_env(machine, &options, &[BY_TABLE], || {});
         on_machine_env(MACHINE, &options, &[(ENGINE, "device")], || {});
     }
 }
@@ -63,4 +79,10 @@ pub fn on_traced_device_engines(body: impl FnOnce(), check: impl FnOnce(&str)) {
 pub fn engine() -> EngineKind {
     let name = std::env::var(ENGINE).ok();
     name.map_or(EngineKind::Proxy, |name| name.parse().expect(ENGINE))
+}
+
+/// The plans that the current test takes.
+pub fn algorithm() -> Algorithms {
+    let name = std::env::var(ALGORITHM).ok();
+    name.map_or(Algorithms::default(), |name| name.parse().expect(ALGORITHM))
 }

@@ -327,6 +327,7 @@ pub fn settings() -> Settings {
         wait_timeout: Duration::from_secs(60),
         bootstrap_timeout: Duration::from_secs(60),
         engine: engines::engine(),
+        algorithm: engines::algorithm(),
         registration_cache: std::env::var(CACHE).map_or(0, |value| value.parse().unwrap()),
         open_beside_kernels: std::env::var(AT_ONCE).is_ok_and(|value| value == "true"),
         ..Settings::default()

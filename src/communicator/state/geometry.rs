@@ -164,17 +164,15 @@ impl Geometry {
         match self.algorithm {
             Algorithms::Trees => self.store_blocks > 0,
             // Two GPUs have one way, and others than NVLink mesh have switches.
-            Algorithms::Auto | Algorithms::Model => {
-                self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible
-            }
+            Algorithms::Auto => self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible,
             Algorithms::Table => false,
         }
     }
 
     /// Does the cost model choose each all-reduce, where it knows the GPUs? They are of one node,
-    /// and a setting asks for it.
+    /// and no setting says how it goes.
     pub fn asks_model(&self) -> bool {
-        self.algorithm == Algorithms::Model
+        self.algorithm == Algorithms::Auto
             && self.nodes == Nodes::One
             && self.store_blocks > 0
             && !self.stores_always

@@ -249,12 +249,10 @@ impl ProcessState {
         match self.geometry.algorithm {
             Algorithms::Trees => candidates.len() - 1,
             Algorithms::Table => 0,
-            Algorithms::Auto | Algorithms::Model => {
-                self.forests.model(&self.geometry).map_or(0, |model| {
-                    let stores = self.limits(self.geometry.slot_bytes).stores;
-                    model.choose(candidates, Moved { by_device: false, stores })
-                })
-            }
+            Algorithms::Auto => self.forests.model(&self.geometry).map_or(0, |model| {
+                let stores = self.limits(self.geometry.slot_bytes).stores;
+                model.choose(candidates, Moved { by_device: false, stores })
+            }),
         }
     }
 
@@ -264,7 +262,7 @@ impl ProcessState {
         match self.geometry.algorithm {
             Algorithms::Trees => true,
             Algorithms::Table => false,
-            Algorithms::Auto | Algorithms::Model => {
+            Algorithms::Auto => {
                 request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN && !joined()
             }
         }

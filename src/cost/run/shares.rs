@@ -2,35 +2,82 @@
 //! taking from one that has no more than it.
 
 use super::super::ways::LinkId;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
 
 /// Shorter times are none: those of rounding. µs.
 pub(super) const TIME_MIN: f64 = 1e-6;
 
-/// A store under way.
-#[derive(Clone, Debug)]
-struct Flow<'a> {
-    owner: usize,
+/// Stores over the same links at the same most rate: they get the same.
+#[derive(Debug)]
+struct Class<'a> {
     links: &'a [LinkId],
-    /// What its block stores at most. Bytes a µs.
+    /// What a block stores at most. Bytes a µs.
     rate_max: f64,
     rate: f64,
-    left: f64,
-    is_open: bool,
+    /// Bytes that a store of the class has had which was there from the beginning.
+    served: f64,
+    /// Stores under way: what `served` is at their ends; the first to end is on top.
+    ends: BinaryHeap<Reverse<End>>,
+    /// What the links' shares leave to it, while rates are looked for; none once it has its rate.
+    open: Option<f64>,
+}
+
+/// The end of a store: bytes of its class, the number of the store, and its owner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct End {
+    served: f64,
+    number: u64,
+    owner: usize,
+}
+
+impl Eq for End {}
+
+impl Ord for End {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.served.total_cmp(&other.served).then(self.number.cmp(&other.number))
+    }
+}
+
+impl PartialOrd for End {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Class<'_> {
+    /// Bytes that are left of the store that ends first.
+    fn left(&self) -> f64 {
+        self.ends.peek().map_or(f64::MAX, |Reverse(end)| end.served - self.served)
+    }
 }
 
 /// All stores under way.
 #[derive(Debug)]
 pub(super) struct Shares<'a> {
-    flows: Vec<Flow<'a>>,
+    /// All classes that there were, and by their links and most rates.
+    classes: Vec<Class<'a>>,
+    known: HashMap<(&'a [LinkId], u64), usize>,
+    /// Those with stores under way.
+    active: Vec<usize>,
     now: f64,
+    started: u64,
     is_changed: bool,
-    /// By link: bytes a µs that are not taken, and flows without a rate.
+    /// By link: bytes a µs that are not taken, and stores without a rate.
     links: Vec<(f64, u32)>,
 }
 
 impl<'a> Shares<'a> {
     pub fn new(link_count: usize) -> Self {
-        Self { flows: Vec::new(), now: 0.0, is_changed: false, links: vec![(0.0, 0); link_count] }
+        Self {
+            classes: Vec::new(),
+            known: HashMap::new(),
+            active: Vec::new(),
+            now: 0.0,
+            started: 0,
+            is_changed: false,
+            links: vec![(0.0, 0); link_count],
+        }
     }
 
     /// Up to this time all is accounted for.
@@ -47,8 +94,20 @@ impl<'a> Shares<'a> {
         (bytes, rate_max): (u64, f64),
     ) {
         self.advance(now);
-        let left = bytes as f64;
-        self.flows.push(Flow { owner, links, rate_max, rate: 0.0, left, is_open: false });
+        let classes = &mut self.classes;
+        let nth = *self.known.entry((links, rate_max.to_bits())).or_insert_with(|| {
+            let ends = BinaryHeap::new();
+            classes.push(Class { links, rate_max, rate: 0.0, served: 0.0, ends, open: None });
+            classes.len() - 1
+        });
+        let class = &mut self.classes[nth];
+        if class.ends.is_empty() {
+            class.served = 0.0;
+            self.active.push(nth);
+        }
+        self.started += 1;
+        let served = class.served + bytes as f64;
+        class.ends.push(Reverse(End { served, number: self.started, owner }));
         self.is_changed = true;
     }
 
@@ -57,72 +116,82 @@ impl<'a> Shares<'a> {
         if std::mem::take(&mut self.is_changed) {
             self.share(rate_of);
         }
-        let ends = self.flows.iter().map(|flow| flow.left / flow.rate);
+        let active = self.active.iter().map(|nth| &self.classes[*nth]);
+        let ends = active.map(|class| class.left() / class.rate);
         ends.min_by(f64::total_cmp).map(|first| self.now + first)
     }
 
-    /// Goes on to `now`, at which a store ends, and takes out all that do: their owners.
+    /// Goes on to `now`, at which a store ends, and takes out all that do: their owners, in the
+    /// order in which they began.
     pub fn end(&mut self, now: f64) -> Vec<usize> {
         self.advance(now);
         let mut ended = Vec::new();
-        self.flows.retain(|flow| {
-            let goes_on = flow.left > flow.rate * TIME_MIN;
-            if !goes_on {
-                ended.push(flow.owner);
+        let classes = &mut self.classes;
+        self.active.retain(|nth| {
+            let class = &mut classes[*nth];
+            while class.left() <= class.rate * TIME_MIN {
+                ended.extend(class.ends.pop().map(|Reverse(end)| (end.number, end.owner)));
             }
-            goes_on
+            !class.ends.is_empty()
         });
         self.is_changed = true;
-        ended
+        ended.sort_unstable();
+        ended.into_iter().map(|(_, owner)| owner).collect()
     }
 
     fn advance(&mut self, now: f64) {
         let time = now - self.now;
         if time > 0.0 {
-            for flow in &mut self.flows {
-                flow.left -= flow.rate * time;
+            for nth in &self.active {
+                let class = &mut self.classes[*nth];
+                class.served += class.rate * time;
             }
             self.now = now;
         }
     }
 
-    /// Fills links step by step: those flows get their rates first that get the least.
+    /// Fills links step by step: those stores get their rates first that get the least.
     fn share(&mut self, rate_of: impl Fn(LinkId) -> f64) {
-        for flow in &mut self.flows {
-            flow.is_open = true;
-            for link in flow.links {
+        for nth in &self.active {
+            let class = &mut self.classes[*nth];
+            class.open = Some(0.0);
+            for link in class.links {
                 self.links[link.0 as usize] = (rate_of(*link), 0);
             }
         }
-        for flow in &self.flows {
-            for link in flow.links {
-                self.links[link.0 as usize].1 += 1;
+        for class in self.active.iter().map(|nth| &self.classes[*nth]) {
+            for link in class.links {
+                self.links[link.0 as usize].1 += class.ends.len() as u32;
             }
         }
-        let mut open = self.flows.len();
-        while open > 0 {
+        let mut left = self.active.len();
+        while left > 0 {
             let share = |link: &LinkId| {
                 let (left, count) = self.links[link.0 as usize];
                 left.max(0.0) / f64::from(count)
             };
-            let of_flow = |flow: &Flow<'_>| {
-                let narrowest = flow.links.iter().map(share).fold(f64::MAX, f64::min);
-                narrowest.min(flow.rate_max)
-            };
-            let opened = self.flows.iter().filter(|flow| flow.is_open);
-            let least = opened.map(of_flow).fold(f64::MAX, f64::min);
+            let mut least = f64::MAX;
+            for nth in &self.active {
+                let Class { links, rate_max, open: Some(open), .. } = &mut self.classes[*nth]
+                else {
+                    continue;
+                };
+                *open = links.iter().map(share).fold(*rate_max, f64::min);
+                least = least.min(*open);
+            }
             // Of equals, all; and rounding makes equals differ.
             let bound = least * (1.0 + 1e-9);
-            let fixed: Vec<usize> = (0..self.flows.len())
-                .filter(|nth| self.flows[*nth].is_open && of_flow(&self.flows[*nth]) <= bound)
-                .collect();
-            for nth in fixed {
-                let flow = &mut self.flows[nth];
-                (flow.is_open, flow.rate) = (false, least.max(1e-3));
-                open -= 1;
-                for link in flow.links {
-                    let (left, count) = &mut self.links[link.0 as usize];
-                    (*left, *count) = (*left - least, *count - 1);
+            for nth in &self.active {
+                let class = &mut self.classes[*nth];
+                if class.open.is_none_or(|open| open > bound) {
+                    continue;
+                }
+                (class.open, class.rate) = (None, least.max(1e-3));
+                left -= 1;
+                let count = class.ends.len() as u32;
+                for link in class.links {
+                    let (free, open) = &mut self.links[link.0 as usize];
+                    (*free, *open) = (*free - least * f64::from(count), *open - count);
                 }
             }
         }
@@ -139,7 +208,11 @@ mod tests {
             shares.start(0.0, owner, links, (1000, *rate_max));
         }
         shares.next_end(|link| capacities[link.0 as usize]);
-        shares.flows.iter().map(|flow| flow.rate).collect()
+        let of = |(links, rate_max): &(&[LinkId], f64)| {
+            let nth = shares.known[&(*links, rate_max.to_bits())];
+            shares.classes[nth].rate
+        };
+        flows.iter().map(of).collect()
     }
 
     /// If this fails, the model gives stores more than their links carry, or less than they could.

@@ -115,10 +115,10 @@ pub(super) struct AllReduceArguments {
     /// As RINGDOVE_STORES: what GPU threads move where the engine is the proxy
     #[arg(long, value_name = "auto|always|never", default_value = "auto")]
     pub stores: StoresName,
-    /// As RINGDOVE_ALGORITHM=model, which `selected` alone obeys: the cost model of the library
-    /// chooses each all-reduce of one node
+    /// As RINGDOVE_ALGORITHM=table, which `selected` alone obeys: the table of selection has each
+    /// all-reduce, and not the library's cost model
     #[arg(long)]
-    pub model: bool,
+    pub table: bool,
     /// Buffers are registered: engines reach them directly where the pattern allows it
     #[arg(short = 'R', long)]
     pub registered: bool,

@@ -165,7 +165,8 @@ impl Job<'_> {
             let moved = Moved { by_device: false, stores: limits.stores };
             return means.plan(request, model.way(request, &means, moved)?);
         }
-        let asks = self.arguments.common.engine.0 == Engine::Proxy
+        let asks = !self.arguments.table
+            && self.arguments.common.engine.0 == Engine::Proxy
             && self.arguments.stores()
             && !(limits.nvlink || limits.reproducible)
             && limits.ranks_per_node == 0
@@ -189,7 +190,7 @@ impl Job<'_> {
     /// Does the cost model choose each all-reduce?
     fn asks_model(&self, limits: &Limits) -> bool {
         let is_one_node = self.ranks <= self.scene.machine.gpus_per_node() as u32;
-        self.arguments.model
+        !self.arguments.table
             && self.arguments.common.engine.0 == Engine::Proxy
             && self.arguments.stores.0 == Stores::Auto
             && is_one_node

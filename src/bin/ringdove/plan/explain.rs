@@ -129,7 +129,7 @@ impl Where {
             && few
             && self.nodes == 1
             && settings.stores == Stores::Auto
-            && settings.algorithm == Algorithms::Model
+            && settings.algorithm == Algorithms::Auto
             && !settings.reproducible;
         let by_slots = stores && few && (nvlink || modelled || settings.stores == Stores::Always);
         let limits = Limits {
@@ -258,7 +258,7 @@ impl Scene {
         let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
         let taken = match self.settings.algorithm {
             Algorithms::Trees if has_trees => all.len() - 1,
-            Algorithms::Auto | Algorithms::Model if has_trees && large && !self.limits.nvlink => {
+            Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
                 self.model.choose(&all, self.moved)
             }
             _ => 0,
@@ -304,7 +304,7 @@ impl Scene {
             _ if self.modelled && is_all_reduce => {
                 "the model gives it the least time, for all sizes of its class"
             }
-            Algorithms::Auto | Algorithms::Table | Algorithms::Model => {
+            Algorithms::Auto | Algorithms::Table => {
                 "the model gives it at most 0.9 of the time of what the table of selection has"
             }
         };

@@ -1,6 +1,6 @@
-//! `ringdove plan`: the plan that a communicator chooses for a collective, proved, as text or as a
-//! file; what each candidate would cost on a machine; and whether a plan in a file holds what it
-//! promises.
+//! `ringdove plan`: the plan of the table of selection for a collective, or on a machine the one
+//! that a communicator chooses, proved, as text or as a file; what each candidate would cost on a
+//! machine; and whether a plan in a file holds what it promises.
 
 mod explain;
 
@@ -51,7 +51,8 @@ struct Wanted {
     /// Bytes of each rank's data; of its part, where there are parts
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     bytes: usize,
-    /// Ranks; of a machine, as many as it has GPUs
+    /// Ranks: the plan is that of the table of selection, since the cost model, which chooses by
+    /// default, needs a machine; of a machine, as many as it has GPUs
     #[arg(short = 'n', long, value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,

