@@ -6,6 +6,8 @@ mod inspect;
 mod perf;
 mod plan;
 mod program;
+#[cfg(feature = "verbs")]
+mod serve;
 mod topo;
 
 use clap::{Parser, Subcommand};
@@ -41,6 +43,9 @@ enum Verb {
     Plan(plan::Arguments),
     /// Show what the planner of resident programs makes of a step of training
     Program(program::Arguments),
+    /// Keep the parameters of a model in the memory of servers, for workers to read and change
+    #[cfg(feature = "verbs")]
+    Serve(serve::Arguments),
     /// Show what this node, or a described machine, is made of, and how fast its links can be
     Topo(topo::Arguments),
 }
@@ -98,6 +103,8 @@ fn main() -> ExitCode {
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
         Verb::Plan(arguments) => Ok(plan::run(arguments)),
         Verb::Program(arguments) => Ok(program::run(arguments)),
+        #[cfg(feature = "verbs")]
+        Verb::Serve(arguments) => Ok(serve::run(&arguments)),
         Verb::Topo(arguments) => Ok(topo::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
