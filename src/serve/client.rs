@@ -122,7 +122,8 @@ impl Client {
         Ok(&self.versions)
     }
 
-    /// The parameters of a tensor, as [`pull`](Self::pull) has read them last.
+    /// The parameters of a tensor, as [`pull`](Self::pull), or [`read`](Self::read) of a part, has
+    /// read them last.
     ///
     /// # Errors
     /// [`Error::Argument`] for a tensor that does not exist, or another number of bytes than its.
@@ -135,7 +136,7 @@ impl Client {
         self.mirror[place.shard].region.copy_out(place.offset as usize, bytes)
     }
 
-    /// The 32-bit floats of a tensor, as [`pull`](Self::pull) has read them last.
+    /// The 32-bit floats of a tensor; otherwise as [`copy_out`](Self::copy_out).
     ///
     /// # Errors
     /// [`Error::Argument`] for a tensor that does not exist, or of another type.
@@ -260,6 +261,23 @@ impl Client {
             self.wait_acked(shard, self.sent[shard])?;
         }
         Ok(())
+    }
+
+    /// The newest version of each shard, without its parameters.
+    ///
+    /// # Errors
+    /// As [`pull`](Self::pull).
+    pub fn latest(&mut self) -> Result<Vec<u64>> {
+        let mut versions = Vec::new();
+        for shard in 0..self.mirror.len() {
+            let mut wait = Waiting::new("a version", shard, 0);
+            while !self.look(shard)? {
+                wait.turn(self, shard)?;
+            }
+            let published = self.status[shard].region.word64(PUBLISHED as usize)?;
+            versions.push(observe(&published).saturating_sub(1));
+        }
+        Ok(versions)
     }
 
     /// Writes that were acknowledged so far, by shard.

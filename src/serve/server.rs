@@ -40,6 +40,8 @@ pub struct Served {
     pub taken_over: u64,
     /// Shards that it copied to a new replica.
     pub copied: u64,
+    /// Workers that went away without leaving.
+    pub lost_workers: u32,
 }
 
 /// A shard, and this server's part in it.
@@ -89,12 +91,12 @@ impl Server {
         Ok(Self { fabric, shards, scratch, scratch_bytes, removed: 0, alone: None, served })
     }
 
-    /// Serves until all workers have left.
+    /// Serves until all workers have left, or are lost.
     ///
     /// # Errors
     /// [`ServeError::Removed`] where the others have given this server up; [`Error::PeerValue`]
     /// where another server has written what it cannot have; [`Error::HostWaitExpired`] where
-    /// workers went away without leaving.
+    /// the workers that are left stand still.
     pub fn run(&mut self) -> Result<Served> {
         self.run_until(|_| false)
     }
@@ -121,15 +123,17 @@ impl Server {
         }
     }
 
-    /// All workers have left. Those that went away without may come back for a while.
+    /// All workers have left, or are lost: their connections have failed. Those that stand still may
+    /// go on, for a while.
     fn is_over(&mut self) -> Result<bool> {
-        let job = &self.fabric.terms.job;
+        let (job, view) = (&self.fabric.terms.job, &self.fabric.view);
         let workers = (1u64 << job.members()) - (1 << job.servers);
-        let (left, silent) = (self.fabric.view.left(), self.fabric.view.silent());
-        if workers & !left == 0 {
+        let (left, lost, silent) = (view.left(), view.lost(), view.silent());
+        if workers & !(left | lost) == 0 {
+            self.served.lost_workers = (workers & lost & !left).count_ones();
             return Ok(true);
         }
-        if workers & !(left | silent) != 0 {
+        if workers & !(left | lost | silent) != 0 {
             self.alone = None;
             return Ok(false);
         }
@@ -140,7 +144,7 @@ impl Server {
         Err(Error::HostWaitExpired {
             what: "the workers of a job".into(),
             expected: "a sign of one, or that all leave".into(),
-            seen: "none: they have ended without leaving, or are cut off".into(),
+            seen: "none: their processes stand still".into(),
             waited: since.elapsed(),
         })
     }

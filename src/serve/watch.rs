@@ -26,6 +26,8 @@ pub(super) struct View {
     removed: AtomicU64,
     /// Members that do not answer: of the servers those that are suspected.
     silent: AtomicU64,
+    /// Those of them whose connection has failed: it does not come back.
+    lost: AtomicU64,
     /// Members that have left, and that send no gradients.
     left: AtomicU64,
     observers: AtomicU64,
@@ -47,6 +49,11 @@ impl View {
     /// Members that do not answer.
     pub(super) fn silent(&self) -> u64 {
         self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Members whose connection has failed.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Members that have left.
@@ -207,6 +214,9 @@ impl Watcher {
         }
         self.view.removed.store(removed, Ordering::Relaxed);
         self.view.silent.store(silent, Ordering::Relaxed);
+        let is_lost = |known: &&Known| known.peer.link.failure().is_some();
+        let lost = self.peers.iter().filter(is_lost).fold(0, |set, it| set | 1 << it.peer.member);
+        self.view.lost.store(lost, Ordering::Relaxed);
         self.view.left.store(self.poll.marked(LEFT), Ordering::Relaxed);
         self.view.observers.store(self.poll.marked(OBSERVER), Ordering::Relaxed);
         Ok(())

@@ -3,6 +3,8 @@
 mod doctor;
 mod graph;
 mod inspect;
+#[cfg(feature = "verbs")]
+mod mount;
 mod perf;
 mod plan;
 mod program;
@@ -39,6 +41,9 @@ enum Verb {
     Graph(graph::Arguments),
     /// Show where the ranks of running processes stand, and which one is the cause of a hang
     Inspect(inspect::Arguments),
+    /// Show the parameters of a running `ringdove serve` as files
+    #[cfg(feature = "verbs")]
+    Mount(mount::Arguments),
     /// Show the plan that is chosen for a collective, or prove one from a file
     Plan(plan::Arguments),
     /// Show what the planner of resident programs makes of a step of training
@@ -101,6 +106,8 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
         Verb::Graph(arguments) => Ok(graph::run(arguments)),
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
+        #[cfg(feature = "verbs")]
+        Verb::Mount(arguments) => Ok(mount::run(&arguments)),
         Verb::Plan(arguments) => Ok(plan::run(arguments)),
         Verb::Program(arguments) => Ok(program::run(arguments)),
         #[cfg(feature = "verbs")]

@@ -8,6 +8,19 @@ use std::path::PathBuf;
 /// Command line of `ringdove serve`.
 #[derive(Args, Debug)]
 pub struct Arguments {
+    #[command(flatten)]
+    pub job: JobArguments,
+    /// The other processes send so many gradients, read after each, and check what they read
+    #[arg(long, value_name = "COUNT")]
+    pub steps: Option<u64>,
+    /// They check nothing, and print how fast gradients and parameters went
+    #[arg(long)]
+    pub measure: bool,
+}
+
+/// The job, which all members name alike.
+#[derive(Args, Debug)]
+pub struct JobArguments {
     /// The model, in JSON; or a size in bytes with a unit, such as 100M, for one of 16 equal tensors
     #[arg(long, value_name = "FILE|SIZE")]
     pub model: PathBuf,
@@ -36,12 +49,6 @@ pub struct Arguments {
     /// Versions that a server keeps
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub versions: usize,
-    /// The other processes send so many gradients, read after each, and check what they read
-    #[arg(long, value_name = "COUNT")]
-    pub steps: Option<u64>,
-    /// They check nothing, and print how fast gradients and parameters went
-    #[arg(long)]
-    pub measure: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -51,7 +58,7 @@ enum Kind {
     Adam,
 }
 
-impl Arguments {
+impl JobArguments {
     pub fn optimizer(&self) -> Optimizer {
         let (rate, momentum) = (self.rate, self.momentum);
         match self.optimizer {

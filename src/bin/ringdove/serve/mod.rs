@@ -4,7 +4,7 @@
 mod arguments;
 mod trial;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, JobArguments};
 
 use arguments::model_of;
 use ringdove::Settings;
@@ -21,13 +21,19 @@ fn member(arguments: &Arguments) -> Result<(), String> {
     let text = |error: ringdove::Error| error.to_string();
     let settings = Settings::from_env().map_err(text)?;
     let launch = launched()?;
-    let job = job(arguments, launch.rank_count as usize)?;
+    let job = job(&arguments.job, launch.rank_count as usize)?;
     if (launch.rank as usize) < job.servers {
         let mut server = Server::join(job, &launch, &settings).map_err(text)?;
         let served = server.run().map_err(text)?;
         return super::say(&format!(
-            "server {}: {} versions led, {} followed, {} shards taken over, {} copied\n",
-            launch.rank, served.led, served.followed, served.taken_over, served.copied
+            "server {}: {} versions led, {} followed, {} shards taken over, {} copied, {} workers \
+             lost\n",
+            launch.rank,
+            served.led,
+            served.followed,
+            served.taken_over,
+            served.copied,
+            served.lost_workers
         ));
     }
     let Some(steps) = arguments.steps else {
@@ -35,7 +41,7 @@ fn member(arguments: &Arguments) -> Result<(), String> {
             "rank {} is a worker: --servers {} leaves no others. Give --steps for workers that try \
              the servers out, or start as many processes as servers and programs of yours \
              (ringdove::serve::Client)",
-            launch.rank, arguments.servers
+            launch.rank, arguments.job.servers
         ));
     };
     let trial = trial::Trial::of(&job, steps, arguments.measure)?;
@@ -44,7 +50,7 @@ fn member(arguments: &Arguments) -> Result<(), String> {
 }
 
 /// This process's place among those that a launcher has started.
-fn launched() -> Result<Launch, String> {
+pub fn launched() -> Result<Launch, String> {
     let launch = Launch::from_env().map_err(|error| error.to_string())?;
     launch.ok_or_else(|| {
         "one process is not enough: start all members with a launcher (torchrun, mpirun, srun, or \
@@ -53,7 +59,8 @@ fn launched() -> Result<Launch, String> {
     })
 }
 
-fn job(arguments: &Arguments, members: usize) -> Result<Job, String> {
+/// The job that the command line describes.
+pub fn job(arguments: &JobArguments, members: usize) -> Result<Job, String> {
     let servers = arguments.servers;
     let workers = members.checked_sub(servers).filter(|workers| *workers > 0).ok_or_else(|| {
         format!("{members} processes: expected more than the {servers} of --servers")
