@@ -1,8 +1,9 @@
 //! The connections of a member: how they are made, and accesses that wait for their end.
 
 use super::job::{Job, Terms};
-use super::layout::BOARD_BYTES;
+use super::layout::{BOARD_BYTES, PUBLISHED, WRITING};
 use super::watch::{Peer, Start, View, Watch};
+use super::words::publish;
 use crate::bootstrap::{ControlPlane, Launch};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -262,7 +263,12 @@ impl Making {
         let mut hello = Hello { board: board.memory.encode_remote(), ..Hello::default() };
         let mut rooms = Vec::new();
         for shard in (0..servers).filter(|_| own < servers) {
-            rooms.push(pinned(terms.room(shard).room_bytes(), RemoteAccess::Write)?);
+            let room = pinned(terms.room(shard).room_bytes(), RemoteAccess::Write)?;
+            // Version 0, before anybody can read it.
+            for offset in [WRITING, PUBLISHED] {
+                publish(&room.region.word64(offset as usize)?, 1);
+            }
+            rooms.push(room);
         }
         hello.rooms = rooms.iter().map(|room| room.memory.encode_remote()).collect();
         let mut links = Vec::new();

@@ -80,7 +80,7 @@ impl Shard {
         let mut floats: Vec<_> = floats.collect();
         floats.sort_by_key(|range| range.start);
         let workers = terms.job.workers;
-        let shard = Self {
+        Ok(Self {
             index,
             room,
             region,
@@ -90,10 +90,7 @@ impl Shard {
             applied: vec![0; workers],
             clocks: vec![0; workers],
             steps: 0,
-        };
-        publish(&shard.word(WRITING)?, 1);
-        publish(&shard.word(PUBLISHED)?, 1);
-        Ok(shard)
+        })
     }
 
     pub(super) fn word(&self, offset: u64) -> Result<AtomicWord64> {

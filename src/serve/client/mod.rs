@@ -1,17 +1,21 @@
 //! A worker: it reads parameters out of the servers' memory, and writes gradients into its slots.
 
+mod read;
+mod send;
+
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::{Job, Terms};
-use super::layout::{HEADER_BYTES, LEFT, OBSERVER, PUBLISHED, Room, WRITING};
-use super::shard::{Kind, REASONS, header};
-use super::words::{get, observe, peek, put, set};
+use super::layout::{HEADER_BYTES, LEFT, OBSERVER, PUBLISHED, Room};
+use super::shard::{Kind, REASONS};
+use super::words::{get, observe, peek, set};
 use crate::bootstrap::Launch;
 use crate::error::{Error, Result, ServeError};
 use crate::id::Rank;
 use crate::settings::Settings;
-use crate::shared::Region;
+use crate::shared::{Region, WordArray};
 use crate::transport::verbs::RemoteAccess;
 use ringdove_kernels::element::DataType;
+use send::Sending;
 use std::time::{Duration, Instant};
 
 /// What a client is there for.
@@ -40,17 +44,6 @@ pub struct Client {
     /// The removed servers when what is not acknowledged was sent.
     sent_under: u64,
     role: Role,
-}
-
-/// One write: shard, number, the part of its data.
-#[derive(Clone, Copy)]
-struct Sending {
-    shard: usize,
-    number: u64,
-    start: u64,
-    length: u64,
-    /// Every holder gets it from here; else the primary alone, which passes it on.
-    to_all: bool,
 }
 
 /// An access on its way: server, and its number there.
@@ -228,7 +221,7 @@ impl Client {
         self.push_with(|_, _| {})
     }
 
-    fn push_with(&mut self, fill: impl Fn(usize, &crate::shared::WordArray)) -> Result<()> {
+    fn push_with(&mut self, fill: impl Fn(usize, &WordArray)) -> Result<()> {
         if self.role == Role::Observer {
             return Err(Error::argument("role of who sends a gradient", "worker", "observer"));
         }
@@ -336,57 +329,6 @@ impl Client {
         holders.ok_or(Error::Serve(ServeError::Lost { shard }))
     }
 
-    /// Where a write stands in this worker's staging memory.
-    fn staged(&self, shard: usize, number: u64) -> u64 {
-        let room = self.room(shard);
-        room.slot_bytes() * (number % room.credits)
-    }
-
-    fn stage_header(
-        &self,
-        (shard, number): (usize, u64),
-        kind: Kind,
-        (start, length): (u64, u64),
-    ) -> Result<()> {
-        let slot = self.staged(shard, number);
-        let region = &self.staging[shard].region;
-        put(&region.word64(slot as usize)?, number);
-        for (at, word) in (8..).step_by(8).zip(header(kind, 0, start, length)) {
-            put(&region.word64(slot as usize + at)?, word);
-        }
-        Ok(())
-    }
-
-    /// The next write's number, when its slots are free.
-    fn take_slot(&mut self, shard: usize) -> Result<u64> {
-        let number = self.sent[shard] + 1;
-        let credits = self.room(shard).credits;
-        let mut wait = Waiting::new("a slot", shard, number);
-        while number > self.acked[shard] + credits || !self.is_free(shard, number)? {
-            self.look(shard)?;
-            wait.turn(self, shard)?;
-        }
-        self.sent[shard] = number;
-        Ok(number)
-    }
-
-    /// Has the replica applied what was in the slot before? The primary has, if it was acknowledged.
-    fn is_free(&mut self, shard: usize, number: u64) -> Result<bool> {
-        let room = self.room(shard);
-        let Some(replica) = self.holders(shard)?.1.filter(|_| number > room.credits) else {
-            return Ok(true);
-        };
-        let at = room.status_bytes();
-        match self.read_status(shard, replica, at) {
-            Ok(()) => {
-                let acked = at + room.acked(self.worker);
-                let acked = observe(&self.status[shard].region.word64(acked as usize)?);
-                Ok(acked + room.credits >= number)
-            }
-            Err(error) => Err(error).or_else(unanswered),
-        }
-    }
-
     /// Looks what the primary has acknowledged; false if it does not answer.
     fn look(&mut self, shard: usize) -> Result<bool> {
         let (primary, _) = self.holders(shard)?;
@@ -425,48 +367,6 @@ impl Client {
         Ok(())
     }
 
-    /// Writes into the slots of the holders; and again to others, where holders are removed
-    /// meanwhile.
-    fn send(&mut self, all: &[Sending]) -> Result<()> {
-        let removed = self.fabric.view.removed();
-        if removed != self.sent_under {
-            return self.send_again();
-        }
-        match self.try_send(all) {
-            Err(Error::Transport { .. }) => {
-                self.wait_for_removal(removed)?;
-                self.send_again()
-            }
-            other => other,
-        }
-    }
-
-    /// Sends what is not acknowledged to the primaries of now.
-    fn send_again(&mut self) -> Result<()> {
-        for _ in 0..self.job().servers {
-            let mut all = Vec::new();
-            for shard in 0..self.sent.len() {
-                for number in self.acked[shard] + 1..=self.sent[shard] {
-                    let slot = self.staged(shard, number) as usize;
-                    let region = &self.staging[shard].region;
-                    let [start, length] = [16, 24].map(|at| region.word64(slot + at));
-                    let (start, length) = (peek(&start?), peek(&length?));
-                    all.push(Sending { shard, number, start, length, to_all: false });
-                }
-            }
-            let removed = self.fabric.view.removed();
-            match self.try_send(&all) {
-                Err(Error::Transport { .. }) => self.wait_for_removal(removed)?,
-                Ok(()) => {
-                    self.sent_under = removed;
-                    return Ok(());
-                }
-                other => return other,
-            }
-        }
-        Err(Error::Serve(ServeError::Lost { shard: 0 }))
-    }
-
     /// A server does not answer: the members remove it, or this one is cut off.
     fn wait_for_removal(&mut self, before: u64) -> Result<()> {
         let (since, mut pause) = (Instant::now(), Pause::default());
@@ -489,148 +389,6 @@ impl Client {
 
     fn wait_all(&mut self, begun: &[Begun]) -> Result<()> {
         begun.iter().try_for_each(|(server, number)| self.fabric.wait(*server, *number))
-    }
-
-    /// Each step on all servers, then the next: data; a word of it read back, which pushes it into
-    /// memory; its number, at the replicas first.
-    fn try_send(&mut self, all: &[Sending]) -> Result<()> {
-        let sent = self.send_steps(all);
-        if sent.is_err() {
-            // Staging memory changes only when nothing reads it any more.
-            (0..self.job().servers).for_each(|server| self.fabric.settle(server));
-        }
-        sent
-    }
-
-    fn send_steps(&mut self, all: &[Sending]) -> Result<()> {
-        let mut begun = Vec::new();
-        let mut targets = Vec::new();
-        for sending in all {
-            let (primary, replica) = self.holders(sending.shard)?;
-            let replica = replica.filter(|_| sending.to_all);
-            targets.push((primary, replica));
-            // The primary copies it to a replica that does not have it from here. What was sent
-            // before said so of others: true as well, as long as those are meant.
-            let slot = self.staged(sending.shard, sending.number) as usize;
-            let first = self.staging[sending.shard].region.word64(slot + 8)?;
-            put(&first, peek(&first) & 0xff | replica.map_or(0, |replica| 1 << (8 + replica)));
-        }
-        for (sending, (primary, replica)) in all.iter().zip(&targets) {
-            for server in replica.iter().chain([primary]) {
-                begun.push(self.begin(sending, *server, 8, HEADER_BYTES - 8)?);
-                let data = HEADER_BYTES + sending.start;
-                begun.push(self.begin(sending, *server, data, sending.length)?);
-            }
-        }
-        self.wait_all(&begun)?;
-        begun.clear();
-        for (sending, (primary, replica)) in all.iter().zip(&targets) {
-            let room = self.room(sending.shard);
-            for server in replica.iter().chain([primary]) {
-                let slot = room.slot(self.worker, sending.number);
-                let from = self.fabric.room(*server, sending.shard, slot + 8);
-                let into = self.status[sending.shard].at(2 * room.status_bytes());
-                begun.push((*server, self.fabric.read(*server, into, from, 8)?));
-            }
-        }
-        self.wait_all(&begun)?;
-        begun.clear();
-        for (sending, (_, replica)) in all.iter().zip(&targets) {
-            if let Some(server) = replica {
-                begun.push(self.begin(sending, *server, 0, 8)?);
-            }
-        }
-        self.wait_all(&begun)?;
-        begun.clear();
-        for (sending, (primary, _)) in all.iter().zip(&targets) {
-            begun.push(self.begin(sending, *primary, 0, 8)?);
-        }
-        self.wait_all(&begun)
-    }
-
-    /// Begins to write a part of a slot.
-    fn begin(&mut self, sending: &Sending, server: usize, at: u64, length: u64) -> Result<Begun> {
-        let Sending { shard, number, .. } = *sending;
-        let slot = self.room(shard).slot(self.worker, number);
-        let to = self.fabric.room(server, shard, slot + at);
-        let from = self.staged(shard, number) + at;
-        Ok((server, self.fabric.write(server, self.staging[shard].at(from), to, length)?))
-    }
-
-    /// Reads parts of shards, each of one version: (shard, first byte, bytes).
-    fn pull_parts(&mut self, parts: &[(usize, u64, u64)]) -> Result<()> {
-        let mut wait = Waiting::new("a whole version", parts[0].0, 0);
-        let mut left = parts.to_vec();
-        loop {
-            let removed = self.fabric.view.removed();
-            match self.try_pull(&left) {
-                Ok(torn) if torn.is_empty() => return Ok(()),
-                Ok(torn) => left = torn,
-                Err(Error::Transport { .. }) => self.wait_for_removal(removed)?,
-                Err(error) => return Err(error),
-            }
-            wait.turn(self, left[0].0)?;
-        }
-    }
-
-    /// Reads each part once; gives those that were overwritten meanwhile.
-    fn try_pull(&mut self, parts: &[(usize, u64, u64)]) -> Result<Vec<(usize, u64, u64)>> {
-        let mut begun = Vec::new();
-        for (shard, ..) in parts {
-            let (primary, _) = self.holders(*shard)?;
-            let into = self.status[*shard].at(0);
-            let from = self.fabric.room(primary, *shard, PUBLISHED);
-            begun.push((primary, self.fabric.read(primary, into, from, 8)?));
-        }
-        self.wait_all(&begun)?;
-        let primaries: Vec<_> = begun.drain(..).map(|(primary, _)| primary).collect();
-        let mut published = Vec::new();
-        for ((shard, start, length), primary) in parts.iter().zip(&primaries) {
-            let room = self.room(*shard);
-            let seen = observe(&self.status[*shard].region.word64(0)?);
-            // A server publishes a version before it is reached.
-            let version = seen.checked_sub(1).ok_or_else(|| {
-                let rank = Rank(*primary as u32);
-                Error::peer_value(rank, "its version of a shard", "1 or more", seen)
-            })?;
-            published.push(version);
-            self.hold(*shard, *primary, version + 1)?;
-            let into = self.mirror[*shard].at(*start);
-            let from = self.fabric.room(*primary, *shard, room.parameters(version) + start);
-            begun.push((*primary, self.fabric.read(*primary, into, from, *length)?));
-        }
-        self.wait_all(&begun)?;
-        begun.clear();
-        for ((shard, ..), primary) in parts.iter().zip(&primaries) {
-            let into = self.status[*shard].at(8);
-            let from = self.fabric.room(*primary, *shard, WRITING);
-            begun.push((*primary, self.fabric.read(*primary, into, from, 8)?));
-            self.hold(*shard, *primary, 0)?;
-        }
-        self.wait_all(&begun)?;
-        let mut torn = Vec::new();
-        for ((part, version), primary) in parts.iter().zip(published).zip(primaries) {
-            let writing = observe(&self.status[part.0].region.word64(8)?);
-            let still = self.holders(part.0)?.0 == primary;
-            // `writing` is 1 + the version that is being made; the one that was read is whole until
-            // that is the one that takes its place.
-            if writing > version + self.room(part.0).versions || !still {
-                torn.push(*part);
-            } else {
-                self.versions[part.0] = version;
-            }
-        }
-        Ok(torn)
-    }
-
-    /// Tells a server that a version is being read (0: no more). Nothing depends on whether it
-    /// arrives in time.
-    fn hold(&mut self, shard: usize, server: usize, value: u64) -> Result<()> {
-        let room = self.room(shard);
-        let here = 2 * room.status_bytes() + if value == 0 { 16 } else { 8 };
-        put(&self.status[shard].region.word64(here as usize)?, value);
-        let to = self.fabric.room(server, shard, room.hold(self.worker));
-        self.fabric.write(server, self.status[shard].at(here), to, 8).map(drop)
     }
 }
 
