@@ -158,8 +158,8 @@ fn die() -> ! {
     unreachable!("SIGKILL is not survived")
 }
 
-/// In each process: `rank` is killed, as a server when it has made a number of versions, as a worker
-/// before one of its steps.
+/// In each process: `rank` is killed, as a server when it has made a number of versions, as a
+/// worker before one of its steps.
 fn with_victim(rank: u32, job: Job, check: impl Fn(&Seen), check_server: impl Fn(&Served)) {
     let launch = launch();
     let seed: u64 = std::env::var("RINGDOVE_TEST_SEED").unwrap().parse().unwrap();
@@ -289,8 +289,8 @@ fn shards_of_a_dead_server_have_two_holders_again() {
     });
 }
 
-/// If this fails, a worker that dies stops the others, who wait for its gradients, or leaves half of
-/// a gradient behind.
+/// If this fails, a worker that dies stops the others, who wait for its gradients, or leaves half
+/// of a gradient behind.
 #[test]
 fn a_worker_that_is_killed_holds_nobody_up() {
     if is_left_out("this test kills ranks on virtual nodes") {
@@ -334,7 +334,8 @@ fn a_server_whose_port_goes_down_is_removed_and_stops() {
     });
 }
 
-/// R9 in other words: adapters that place data in any order, and late, tear no read and no gradient.
+/// R9 in other words: adapters that place data in any order, and late, tear no read and no
+/// gradient.
 #[test]
 fn an_adapter_without_order_tears_nothing() {
     let placed = ["--driver-key", "place-out-of-order=on"];

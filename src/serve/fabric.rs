@@ -425,8 +425,8 @@ mod tests {
             for bytes in [&bytes[..], &bytes[..at], &garbage[..]] {
                 if let Ok(met) = Met::read(&terms, 2, 0, bytes) {
                     let least = |shard: usize| terms.room(shard).room_bytes();
-                    let rooms = met.rooms.iter().enumerate();
-                    prop_assert!(rooms.into_iter().all(|(at, room)| room.length_bytes >= least(at)));
+                    let mut rooms = met.rooms.iter().enumerate();
+                    prop_assert!(rooms.all(|(at, room)| room.length_bytes >= least(at)));
                 }
             }
         }

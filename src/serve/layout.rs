@@ -12,10 +12,10 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | status | `published`, `writing` (both 1 + version), 0, `synced` (by the primary: 1 + version) |
+//! | status | `published`, `writing` (1 + version), 0, `synced` (by the primary: 1 + version) |
 //! | | `acked` of each worker; `refused` of each worker; `hold` of each worker (by the worker) |
 //! | log | [`LOG_ENTRIES`] words: which gradient becomes version v (by the primary) |
-//! | buffers | `versions` times: meta (`applied`, `clock` of each worker, steps), parameters, state |
+//! | buffers | `versions` times: meta (`applied`, `clock` of workers, steps), parameters, state |
 //! | slots | `credits` for each worker: a header of 64 bytes, data (by the worker) |
 
 use super::model::ALIGNMENT;

@@ -228,7 +228,8 @@ impl Model {
         self.tensors.iter().map(Tensor::bytes).sum()
     }
 
-    /// The tensors dealt out to `count` shards: the largest first, each to the shard that has least.
+    /// The tensors dealt out to `count` shards: the largest first, each to the shard that has
+    /// least.
     pub(super) fn shard(&self, count: usize) -> Sharding {
         let mut order: Vec<usize> = (0..self.tensors.len()).collect();
         order.sort_by_key(|index| (u64::MAX - self.tensors[*index].bytes(), *index));

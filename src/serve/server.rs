@@ -123,8 +123,8 @@ impl Server {
         }
     }
 
-    /// All workers have left, or are lost: their connections have failed. Those that stand still may
-    /// go on, for a while.
+    /// All workers have left, or are lost: their connections have failed. Those that stand still
+    /// may go on, for a while.
     fn is_over(&mut self) -> Result<bool> {
         let (job, view) = (&self.fabric.terms.job, &self.fabric.view);
         let workers = (1u64 << job.members()) - (1 << job.servers);
@@ -330,8 +330,8 @@ impl Server {
     }
 }
 
-/// What came of work with another server. False where that has to wait, or where the server does not
-/// answer: then the members decide whether it is removed.
+/// What came of work with another server. False where that has to wait, or where the server does
+/// not answer: then the members decide whether it is removed.
 fn reached(work: Result<bool>) -> Result<bool> {
     match work {
         Err(Error::Transport { .. } | Error::HostWaitExpired { .. }) => Ok(false),

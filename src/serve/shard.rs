@@ -1,5 +1,5 @@
-//! One shard on one server: its versions, and the slots of its workers. What workers have written is
-//! looked at here and not trusted.
+//! One shard on one server: its versions, and the slots of its workers. What workers have written
+//! is looked at here and not trusted.
 
 use super::job::Terms;
 use super::layout::{HEADER_BYTES, PUBLISHED, Room, SYNCED, WRITING, read_log_entry};

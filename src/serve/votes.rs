@@ -179,7 +179,10 @@ mod tests {
         fn of_the_two_that_hold_a_shard_one_at_most_is_removed(
             servers in 2..5_usize,
             workers in 1..5_usize,
-            steps in prop::collection::vec((0..9_usize, 0..9_usize, any::<[u8; 2]>(), 0..16_u8), 1..200),
+            steps in prop::collection::vec(
+                (0..9_usize, 0..9_usize, any::<[u8; 2]>(), 0..16_u8),
+                1..200,
+            ),
         ) {
             let members = servers + workers;
             let mut polls = polls(servers, members);

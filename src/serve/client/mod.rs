@@ -149,8 +149,8 @@ impl Client {
     /// Reads a part of a tensor, of one version, which it gives: how many writes are in its shard.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a tensor that does not exist, or a part that is not inside; otherwise
-    /// as [`pull`](Self::pull).
+    /// [`Error::Argument`] for a tensor that does not exist, or a part that is not inside;
+    /// otherwise as [`pull`](Self::pull).
     pub fn read(&mut self, tensor: &str, offset: u64, bytes: &mut [u8]) -> Result<u64> {
         let (shard, start) = self.part(tensor, offset, bytes.len() as u64)?;
         if !bytes.is_empty() {
@@ -242,13 +242,13 @@ impl Client {
         self.send(&all)
     }
 
-    /// Waits until everything that was sent is acknowledged: it is applied, and on two servers where
-    /// there are two.
+    /// Waits until everything that was sent is acknowledged: it is applied, and on two servers
+    /// where there are two.
     ///
     /// # Errors
-    /// [`Error::HostWaitExpired`] where that takes longer than the timeout: a worker is too far ahead
-    /// of another, or servers do not answer and are not removed; [`ServeError::Refused`] where a
-    /// server refused it; [`ServeError::Lost`] where no server is left.
+    /// [`Error::HostWaitExpired`] where that takes longer than the timeout: a worker is too far
+    /// ahead of another, or servers do not answer and are not removed; [`ServeError::Refused`]
+    /// where a server refused it; [`ServeError::Lost`] where no server is left.
     pub fn settle(&mut self) -> Result<()> {
         for shard in 0..self.sent.len() {
             self.wait_acked(shard, self.sent[shard])?;

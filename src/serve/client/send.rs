@@ -52,7 +52,8 @@ impl Client {
         Ok(number)
     }
 
-    /// Has the replica applied what was in the slot before? The primary has, if it was acknowledged.
+    /// Has the replica applied what was in the slot before? The primary has, if it was
+    /// acknowledged.
     fn is_free(&mut self, shard: usize, number: u64) -> Result<bool> {
         let room = self.room(shard);
         let Some(replica) = self.holders(shard)?.1.filter(|_| number > room.credits) else {

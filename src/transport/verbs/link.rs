@@ -70,8 +70,8 @@ impl Link {
         self.ranks.1
     }
 
-    /// Begins to write `length` bytes of `from` to `to`. `None` where the queue is full: poll first.
-    /// Else a number: the write has ended when [`ended`](Self::ended) has reached it.
+    /// Begins to write `length` bytes of `from` to `to`. `None` where the queue is full: poll
+    /// first. Else a number: the write has ended when [`ended`](Self::ended) has reached it.
     ///
     /// # Errors
     /// [`Error::Argument`] for ranges that do not lie inside; the failure of the link.
@@ -182,8 +182,8 @@ impl Link {
         Ok(self.ended)
     }
 
-    /// Ends the link: the adapter carries out nothing more that the peer asks for over it. When this
-    /// has returned, the peer's accesses have taken place or never will.
+    /// Ends the link: the adapter carries out nothing more that the peer asks for over it. When
+    /// this has returned, the peer's accesses have taken place or never will.
     ///
     /// # Errors
     /// [`Error::System`] with the adapter's answer.

@@ -40,8 +40,8 @@ fn has_fuse() -> Result<(), String> {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE);
     opened.map(drop).map_err(|error| {
         format!(
-            "{DEVICE}: {error}; a mount needs it: load the kernel's module `fuse`, give a container \
-             the device, or read the parameters by ringdove::serve::Client"
+            "{DEVICE}: {error}; a mount needs it: load the kernel's module `fuse`, give a \
+             container the device, or read the parameters by ringdove::serve::Client"
         )
     })
 }

@@ -21,10 +21,12 @@ pub struct Arguments {
 /// The job, which all members name alike.
 #[derive(Args, Debug)]
 pub struct JobArguments {
-    /// The model, in JSON; or a size in bytes with a unit, such as 100M, for one of 16 equal tensors
+    /// The model, in JSON; or a size in bytes with a unit, such as 100M, for one of 16 equal
+    /// tensors
     #[arg(long, value_name = "FILE|SIZE")]
     pub model: PathBuf,
-    /// The first processes of the launcher, which serve; each but the last one's replica is the next
+    /// The first processes of the launcher, which serve; each but the last one's replica is the
+    /// next
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub servers: usize,
     /// How gradients change parameters

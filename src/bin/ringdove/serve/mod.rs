@@ -1,5 +1,6 @@
-//! `ringdove serve`: one member of a job of servers and workers. A launcher starts as many processes
-//! as there are members; the first ones serve, the others try the servers out and measure.
+//! `ringdove serve`: one member of a job of servers and workers. A launcher starts as many
+//! processes as there are members; the first ones serve, the others try the servers out and
+//! measure.
 
 mod arguments;
 mod trial;

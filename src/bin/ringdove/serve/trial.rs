@@ -1,7 +1,7 @@
 //! A worker that tries servers out. Worker `w` sends gradients in which every value is `base^w`, so
 //! with SGD and a rate of 1 each parameter is a number whose digits count the gradients of every
-//! worker: all parameters of a shard must be the same number (else a read was torn), and the digit of
-//! this worker at least what was acknowledged (else something acknowledged was lost).
+//! worker: all parameters of a shard must be the same number (else a read was torn), and the digit
+//! of this worker at least what was acknowledged (else something acknowledged was lost).
 
 use ringdove::serve::{Client, Job, Optimizer};
 use ringdove::{Error, Result};
@@ -29,8 +29,8 @@ impl Trial {
         let largest = base.checked_pow(job.workers as u32).filter(|largest| *largest <= EXACT);
         if job.optimizer != (Optimizer::Sgd { rate: 1.0 }) || largest.is_none() {
             return Err(format!(
-                "a trial that checks sums takes sgd with a rate of 1, and (steps + 1)^workers up to \
-                 {EXACT}: expected fewer steps than {steps}, or --measure"
+                "a trial that checks sums takes sgd with a rate of 1, and (steps + 1)^workers up \
+                 to {EXACT}: expected fewer steps than {steps}, or --measure"
             ));
         }
         Ok(Self { steps, base: Some(base) })
