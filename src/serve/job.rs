@@ -27,7 +27,8 @@ pub struct Job {
     /// Versions of a shard that a server keeps, 2 or more: a read lasts as long as so many less one
     /// are made.
     pub versions: usize,
-    /// How long a member may stand still before the others give it up.
+    /// How long a member may stand still before the others give it up. One that has died is
+    /// noticed earlier: its adapter does not answer.
     pub stall_timeout: Duration,
 }
 
@@ -39,7 +40,8 @@ pub(super) struct Terms {
 }
 
 impl Job {
-    /// A job with the usual choices: SGD, any staleness, two credits, two versions.
+    /// A job with the usual choices: SGD, any staleness, two credits, two versions; a member may
+    /// stand still for five seconds.
     pub fn new(model: Model, servers: usize, workers: usize) -> Self {
         Self {
             model,
@@ -49,7 +51,7 @@ impl Job {
             staleness: None,
             credits: 2,
             versions: 2,
-            stall_timeout: Duration::from_millis(1500),
+            stall_timeout: Duration::from_secs(5),
         }
     }
 

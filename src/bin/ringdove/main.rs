@@ -157,6 +157,7 @@ fn say(text: &str) -> Result<(), String> {
 
 /// Warnings of the library go to standard error; `RINGDOVE_LOG=debug` asks for more.
 fn start_log() {
-    let filter = EnvFilter::try_from_env("RINGDOVE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("RINGDOVE_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,fuser=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
