@@ -116,12 +116,12 @@ impl Terms {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::serve::Tensor;
     use ringdove_kernels::element::DataType;
 
-    pub(crate) fn terms(servers: usize, workers: usize) -> Terms {
+    pub(in crate::serve) fn terms(servers: usize, workers: usize) -> Terms {
         let tensor =
             |name: &str| Tensor { name: name.into(), data_type: DataType::F32, shape: vec![5] };
         let model = Model::of("m", vec![tensor("a"), tensor("b"), tensor("c")]).unwrap();

@@ -286,8 +286,8 @@ mod tests {
         assert_eq!(model.find("a/b"), Some(1));
         let sharding = model.shard(2);
         let place = |shard, offset| Place { shard, offset };
-        assert_eq!(sharding.places, [place(0, 0), place(1, 64), place(1, 0)]);
-        assert_eq!(sharding.bytes, [64, 128]);
+        assert_eq!(sharding.places, [place(0, 0), place(0, 64), place(1, 0)]);
+        assert_eq!(sharding.bytes, [128, 64]);
         // More shards than tensors: none is empty, since each is registered memory.
         assert_eq!(model.shard(5).bytes, [64; 5]);
     }
