@@ -356,7 +356,7 @@ fn an_adapter_without_order_tears_nothing() {
 /// optimiser.
 #[test]
 fn a_small_model_is_learned_by_each_optimizer() {
-    let adam = Optimizer::Adam { rate: 0.05, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    let adam = Optimizer::Adam { rate: 0.01, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
     for optimizer in
         [Optimizer::Sgd { rate: 0.02 }, Optimizer::Momentum { rate: 0.005, momentum: 0.8 }, adam]
     {
@@ -403,7 +403,7 @@ fn learn(optimizer: Optimizer) {
     let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
     let (first, last) = (mean(&losses[..10]), mean(&losses[390..]));
     println!("{optimizer}: loss {first}, then {last}");
-    assert!(last < first / 100.0, "{optimizer}: {first}, then {last}");
+    assert!(last < first / 20.0, "{optimizer}: {first}, then {last}");
 }
 
 /// Workers and servers that were started for different jobs, and calls that make no sense.
