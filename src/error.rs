@@ -9,12 +9,14 @@ mod experts;
 mod kernel;
 mod program;
 mod record;
+mod serve;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
 pub use program::{StuckTask, TaskName};
+pub use serve::ServeError;
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -316,6 +318,9 @@ pub enum Error {
         /// The accepted values, and the advice.
         expected: String,
     },
+    /// A member of a job of servers and workers cannot go on.
+    #[error("{0}")]
+    Serve(ServeError),
     /// The operating system refused something.
     #[error("{what}: {cause}")]
     System {

@@ -20,6 +20,7 @@
 //! * [`gpu`]: the CUDA driver, as far as it is needed
 //! * [`graph`]: data-flow graphs over ranks: what crosses them, and how it gets there
 //! * [`program`]: resident programs: computation and collectives in one kernel that stays
+//! * `serve` (feature `verbs`): parameters of a model in the memory of servers
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
 //! * [`window`]: one-sided reads and writes of other ranks' memory
 //! * [`shared`]: the only views of memory that a device also writes
@@ -73,6 +74,8 @@ pub mod id;
 pub mod plan;
 pub mod program;
 pub mod ring;
+#[cfg(feature = "verbs")]
+pub mod serve;
 pub mod settings;
 pub mod shared;
 pub mod topology;

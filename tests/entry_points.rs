@@ -243,6 +243,24 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "descriptions of served models",
+        ("src/serve/model.rs", "serde_json::from_str"),
+        ("src/serve/model.rs", "any_text_is_a_model_or_refused"),
+        &[],
+    ),
+    entry(
+        "what servers and workers say of themselves when they meet",
+        ("src/serve/fabric.rs", "postcard::from_bytes"),
+        ("src/serve/fabric.rs", "no_bytes_break_the_reader_of_hellos"),
+        &[],
+    ),
+    entry(
+        "what workers write into a server's memory",
+        ("src/serve/shard.rs", "fn next_write("),
+        ("src/serve/shard.rs", "any_slot_is_a_write_or_refused"),
+        &[],
+    ),
+    entry(
         "graphs",
         ("hw-sim/vendor-abi/src/driver/graph/structure.rs", "fn "),
         ("hw-sim/vendor-abi/tests/fuzz.rs", "graphs_at_random_are_answered_with_codes"),
@@ -279,6 +297,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("src/bin/ringdove/perf/json.rs", "its own test"),
     ("src/bin/ringdove/perf/mod.rs", "/proc/sys/kernel/hostname"),
     ("src/bin/ringdove/perf/output.rs", "its own test"),
+    ("src/bin/ringdove/serve/arguments.rs", "descriptions of served models"),
     ("src/communicator/api/membership.rs", "unique ids, of the control plane"),
     ("src/communicator/api/split.rs", "unique ids, of the control plane"),
     ("src/communicator/connect/nodes.rs", "/proc/sys/kernel/random/boot_id"),

@@ -58,7 +58,7 @@ const CRATES: [(&str, &str, &[&str]); 20] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 20] = [
+const MODULES: [(&str, &[&str]); 21] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -82,6 +82,9 @@ const MODULES: [(&str, &[&str]); 20] = [
     ("window", &["id", "error", "gpu", "communicator"]),
     // Its runner makes transfers between windows.
     ("graph", &["error", "gpu", "communicator", "window"]),
+    // Servers and workers are no ranks of a communicator, which ends with any of them: they have
+    // connections of their own.
+    ("serve", &["id", "error", "settings", "shared", "bootstrap", "transport"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];

@@ -3,9 +3,13 @@
 mod doctor;
 mod graph;
 mod inspect;
+#[cfg(feature = "verbs")]
+mod mount;
 mod perf;
 mod plan;
 mod program;
+#[cfg(feature = "verbs")]
+mod serve;
 mod topo;
 
 use clap::{Parser, Subcommand};
@@ -37,10 +41,16 @@ enum Verb {
     Graph(graph::Arguments),
     /// Show where the ranks of running processes stand, and which one is the cause of a hang
     Inspect(inspect::Arguments),
+    /// Show the parameters of a running `ringdove serve` as files
+    #[cfg(feature = "verbs")]
+    Mount(mount::Arguments),
     /// Show the plan that is chosen for a collective, or prove one from a file
     Plan(plan::Arguments),
     /// Show what the planner of resident programs makes of a step of training
     Program(program::Arguments),
+    /// Keep the parameters of a model in the memory of servers, for workers to read and change
+    #[cfg(feature = "verbs")]
+    Serve(serve::Arguments),
     /// Show what this node, or a described machine, is made of, and how fast its links can be
     Topo(topo::Arguments),
 }
@@ -96,8 +106,12 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
         Verb::Graph(arguments) => Ok(graph::run(arguments)),
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
+        #[cfg(feature = "verbs")]
+        Verb::Mount(arguments) => Ok(mount::run(&arguments)),
         Verb::Plan(arguments) => Ok(plan::run(arguments)),
         Verb::Program(arguments) => Ok(program::run(arguments)),
+        #[cfg(feature = "verbs")]
+        Verb::Serve(arguments) => Ok(serve::run(&arguments)),
         Verb::Topo(arguments) => Ok(topo::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
@@ -143,6 +157,7 @@ fn say(text: &str) -> Result<(), String> {
 
 /// Warnings of the library go to standard error; `RINGDOVE_LOG=debug` asks for more.
 fn start_log() {
-    let filter = EnvFilter::try_from_env("RINGDOVE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("RINGDOVE_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,fuser=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

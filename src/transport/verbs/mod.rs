@@ -18,8 +18,8 @@
 //! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
 //! (what [`topology`](crate::topology) chooses), `region`, `table` (memory), `address`,
 //! `endpoint`, `queue`, `on_demand` (connections), `control`, `transport`, `signals`, `events`,
-//! `fault`; `loopback` (an adapter that writes to itself); `immediate`, `receive`, `arrivals`,
-//! `flush` (signals that the receiver's engine raises).
+//! `fault`; `loopback` (an adapter that writes to itself); `link` (a peer's memory, from the
+//! host); `immediate`, `receive`, `arrivals`, `flush` (signals that the receiver's engine raises).
 
 mod adapter;
 mod address;
@@ -32,6 +32,7 @@ mod fault;
 mod flush;
 mod immediate;
 mod library;
+mod link;
 mod loopback;
 mod on_demand;
 mod queue;
@@ -49,6 +50,7 @@ pub use adapter::{Adapter, Adapters};
 pub use control::VerbsControl;
 pub use device::list_ports;
 pub use endpoint::Endpoint;
+pub use link::{Link, Piece, RemotePiece};
 pub use loopback::Loopback;
 pub use on_demand::Connect;
 pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};

@@ -1,0 +1,76 @@
+//! `ringdove serve`: one member of a job of servers and workers. A launcher starts as many
+//! processes as there are members; the first ones serve, the others try the servers out and
+//! measure.
+
+mod arguments;
+mod trial;
+
+pub use arguments::{Arguments, JobArguments};
+
+use arguments::model_of;
+use ringdove::Settings;
+use ringdove::bootstrap::Launch;
+use ringdove::serve::{Client, Job, Role, Server};
+use std::process::ExitCode;
+
+/// Serves, or works.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    super::ended(member(arguments))
+}
+
+fn member(arguments: &Arguments) -> Result<(), String> {
+    let text = |error: ringdove::Error| error.to_string();
+    let settings = Settings::from_env().map_err(text)?;
+    let launch = launched()?;
+    let job = job(&arguments.job, launch.rank_count as usize)?;
+    if (launch.rank as usize) < job.servers {
+        let mut server = Server::join(job, &launch, &settings).map_err(text)?;
+        let served = server.run().map_err(text)?;
+        return super::say(&format!(
+            "server {}: {} versions led, {} followed, {} shards taken over, {} copied, {} workers \
+             lost\n",
+            launch.rank,
+            served.led,
+            served.followed,
+            served.taken_over,
+            served.copied,
+            served.lost_workers
+        ));
+    }
+    let Some(steps) = arguments.steps else {
+        return Err(format!(
+            "rank {} is a worker: --servers {} leaves no others. Give --steps for workers that try \
+             the servers out, or start as many processes as servers and programs of yours \
+             (ringdove::serve::Client)",
+            launch.rank, arguments.job.servers
+        ));
+    };
+    let trial = trial::Trial::of(&job, steps, arguments.measure)?;
+    let client = Client::join(job, Role::Worker, &launch, &settings).map_err(text)?;
+    super::say(&trial.run(client).map_err(text)?)
+}
+
+/// This process's place among those that a launcher has started.
+pub fn launched() -> Result<Launch, String> {
+    let launch = Launch::from_env().map_err(|error| error.to_string())?;
+    launch.ok_or_else(|| {
+        "one process is not enough: start all members with a launcher (torchrun, mpirun, srun, or \
+         hwsim run --procs)"
+            .into()
+    })
+}
+
+/// The job that the command line describes.
+pub fn job(arguments: &JobArguments, members: usize) -> Result<Job, String> {
+    let servers = arguments.servers;
+    let workers = members.checked_sub(servers).filter(|workers| *workers > 0).ok_or_else(|| {
+        format!("{members} processes: expected more than the {servers} of --servers")
+    })?;
+    Ok(Job {
+        optimizer: arguments.optimizer(),
+        staleness: arguments.staleness,
+        credits: arguments.credits,
+        versions: arguments.versions,
+        ..Job::new(model_of(&arguments.model)?, servers, workers)
+    })
+}

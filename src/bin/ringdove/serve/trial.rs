@@ -1,0 +1,142 @@
+//! A worker that tries servers out. Worker `w` sends gradients in which every value is `base^w`, so
+//! with SGD and a rate of 1 each parameter is a number whose digits count the gradients of every
+//! worker: all parameters of a shard must be the same number (else a read was torn), and the digit
+//! of this worker at least what was acknowledged (else something acknowledged was lost).
+
+use ringdove::serve::{Client, Job, Optimizer};
+use ringdove::{Error, Result};
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+/// Integers up to here are exact in 32-bit floats.
+const EXACT: u64 = 1 << 24;
+/// How long a worker looks on, after its own last step, while nobody makes a version.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// A trial of servers.
+pub struct Trial {
+    steps: u64,
+    /// One more than the count of steps; none where nothing is checked.
+    base: Option<u64>,
+}
+
+impl Trial {
+    pub fn of(job: &Job, steps: u64, measure: bool) -> Result<Self, String> {
+        if measure {
+            return Ok(Self { steps, base: None });
+        }
+        let base = steps + 1;
+        let largest = base.checked_pow(job.workers as u32).filter(|largest| *largest <= EXACT);
+        if job.optimizer != (Optimizer::Sgd { rate: 1.0 }) || largest.is_none() {
+            return Err(format!(
+                "a trial that checks sums takes sgd with a rate of 1, and (steps + 1)^workers up \
+                 to {EXACT}: expected fewer steps than {steps}, or --measure"
+            ));
+        }
+        Ok(Self { steps, base: Some(base) })
+    }
+
+    /// Runs it; says what came of it.
+    pub fn run(&self, mut client: Client) -> Result<String> {
+        let worker = client.worker();
+        let value = self.base.map_or(0.0, |base| base.pow(worker as u32) as f32);
+        let tensors = client.job().model.tensors();
+        let values: Vec<(String, Vec<f32>)> = tensors
+            .iter()
+            .map(|tensor| (tensor.name.clone(), vec![value; tensor.bytes() as usize / 4]))
+            .collect();
+        let gradients: Vec<_> =
+            values.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect();
+        let (mut pushing, mut pulling) = (Duration::ZERO, Duration::ZERO);
+        let mut slowest = Duration::ZERO;
+        for step in 0..self.steps {
+            let start = Instant::now();
+            match self.base {
+                None if step >= client.job().credits as u64 => client.push_again()?,
+                _ => client.push(&gradients)?,
+            }
+            let pushed = start.elapsed();
+            client.pull()?;
+            pushing += pushed;
+            pulling += start.elapsed() - pushed;
+            slowest = slowest.max(start.elapsed());
+            self.counts(&client)?;
+        }
+        let start = Instant::now();
+        client.settle()?;
+        pushing += start.elapsed();
+        let acknowledged = client.acknowledged().to_vec();
+        client.pull()?;
+        let mut counts = self.counts(&client)?;
+        let mut since = Instant::now();
+        while self.base.is_some() && since.elapsed() < QUIET {
+            if counts.iter().flatten().all(|count| *count == self.steps) {
+                break;
+            }
+            client.pull()?;
+            let now = self.counts(&client)?;
+            if now != counts {
+                (counts, since) = (now, Instant::now());
+            }
+        }
+        let removed = client.removed();
+        let bytes = client.job().model.bytes() as f64 * self.steps as f64;
+        client.leave()?;
+        let rate = |time: Duration| bytes / time.as_secs_f64() / 1e9;
+        let mut said = format!(
+            "worker {worker}: {} steps, acknowledged {acknowledged:?}, counted {counts:?}, removed \
+             {removed:?}, slowest step {:.3} s",
+            self.steps,
+            slowest.as_secs_f64()
+        );
+        if self.base.is_none() {
+            let (pushed, pulled) = (rate(pushing), rate(pulling));
+            let _ = write!(said, ", gradients {pushed:.2} GB/s, parameters {pulled:.2} GB/s");
+        }
+        said.push('\n');
+        Ok(said)
+    }
+
+    /// The gradients of each worker in each shard, as the parameters that were read count them.
+    fn counts(&self, client: &Client) -> Result<Vec<Vec<u64>>> {
+        let Some(base) = self.base else { return Ok(Vec::new()) };
+        let job = client.job();
+        let mut shards: Vec<Option<f32>> = vec![None; job.servers];
+        for tensor in job.model.tensors() {
+            let shard = client.place(&tensor.name).map_or(0, |(shard, _)| shard);
+            for value in client.floats(&tensor.name)? {
+                let first = *shards[shard].get_or_insert(value);
+                if value != first {
+                    return Err(wrong("a read of one version", first, value));
+                }
+            }
+        }
+        let mut counts = Vec::new();
+        for (shard, value) in shards.iter().enumerate() {
+            let Some(value) = value else { continue };
+            let mut left = -*value as u64;
+            let digits: Vec<u64> = (0..job.workers)
+                .map(|_| {
+                    let digit = left % base;
+                    left /= base;
+                    digit
+                })
+                .collect();
+            let (own, acked) = (digits[client.worker()], client.acknowledged()[shard]);
+            if left != 0 || own < acked {
+                let expected = format!("{acked} or more gradients of this worker");
+                return Err(wrong("what was acknowledged", expected, format!("{digits:?}")));
+            }
+            counts.push(digits);
+        }
+        Ok(counts)
+    }
+}
+
+fn wrong(what: &str, expected: impl ToString, seen: impl ToString) -> Error {
+    Error::Argument {
+        what: format!("{what} (servers that are tried out)"),
+        expected: expected.to_string(),
+        seen: seen.to_string(),
+    }
+}

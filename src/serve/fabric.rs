@@ -1,0 +1,434 @@
+//! The connections of a member: how they are made, and accesses that wait for their end.
+
+use super::job::{Job, Terms};
+use super::layout::{BOARD_BYTES, PUBLISHED, WRITING};
+use super::watch::{Peer, Start, View, Watch};
+use super::words::publish;
+use crate::bootstrap::{ControlPlane, Launch};
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use crate::settings::{Settings, VerbsOrder};
+use crate::shared::{Region, map_zeros};
+use crate::transport::verbs::{
+    Adapter, Link, MemoryRegion, Near, Piece, RemoteAccess, RemotePiece, RemoteRegion,
+    VerbsSettings,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest that an adapter repeats what nobody acknowledges: workers are to go on within two
+/// seconds when a server dies, and adapters may take twice as long as asked.
+const RETRY_TIMEOUT_MAX: Duration = Duration::from_millis(400);
+/// Bytes that one access moves at most: adapters carry so much in few messages.
+const ACCESS_BYTES_MAX: u64 = 64 << 20;
+/// Turns of a wait before the thread sleeps between them.
+const SPINS: u32 = 200;
+
+/// Memory of this member that its adapter reaches.
+pub(super) struct Pinned {
+    pub(super) region: Region,
+    pub(super) memory: MemoryRegion,
+}
+
+impl Pinned {
+    pub(super) fn new(adapter: &Arc<Adapter>, bytes: u64, access: RemoteAccess) -> Result<Self> {
+        let region = map_zeros(bytes as usize)?;
+        let memory = adapter.register_host(&region, access)?;
+        Ok(Self { region, memory })
+    }
+
+    pub(super) fn at(&self, offset: u64) -> Piece<'_> {
+        Piece { memory: &self.memory, offset }
+    }
+}
+
+/// What a member tells all others when they meet.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Hello {
+    board: Vec<u8>,
+    /// Of a server: the room of each shard.
+    rooms: Vec<Vec<u8>>,
+    /// To each member: the ends of two connections, for data and for boards; empty where there is
+    /// none.
+    links: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Says who is meant: a member, as another one's rank.
+fn rank(member: usize) -> Rank {
+    Rank(member as u32)
+}
+
+/// The connections of a member, and its rooms.
+pub(super) struct Fabric {
+    // Dropped first: its thread says farewell over connections of its own.
+    watch: Option<Watch>,
+    pub(super) own: usize,
+    pub(super) terms: Arc<Terms>,
+    pub(super) view: Arc<View>,
+    /// Waits of this member end then.
+    pub(super) timeout: Duration,
+    pub(super) adapter: Arc<Adapter>,
+    links: Vec<Option<Link>>,
+    /// Of a server: the room of each shard.
+    pub(super) rooms: Arc<[Pinned]>,
+    remote_rooms: Vec<Vec<RemoteRegion>>,
+}
+
+impl Fabric {
+    /// Meets all members of `job`: this process is the one of `launch`.
+    ///
+    /// # Errors
+    /// [`Error::Disagreement`] where members have other jobs; [`Error::Bootstrap`] where one is
+    /// missing; [`Error::NotFound`] without an adapter; [`Error::System`] where memory cannot be
+    /// registered.
+    pub(super) fn join(job: Job, launch: &Launch, settings: &Settings) -> Result<Self> {
+        let terms = Arc::new(job.check()?);
+        let (own, members) = (launch.rank as usize, terms.job.members());
+        if launch.rank_count as usize != members {
+            let expected = format_args!("{members}: those of the job");
+            return Err(Error::argument("number of processes", expected, launch.rank_count));
+        }
+        let plane = launch.join(terms.job.terms(), settings)?;
+        let verbs = VerbsSettings {
+            queue_pairs: 1,
+            retry_timeout: settings.retry_timeout.min(RETRY_TIMEOUT_MAX),
+            order: VerbsOrder::Write,
+            ..VerbsSettings::from(settings)
+        };
+        let near = Near { ordinal: launch.local_rank.unwrap_or(0) as usize, ..Near::default() };
+        let made = Adapter::choose(&near, &verbs)
+            .and_then(|(adapter, _)| Making::new(terms, own, adapter, settings.wait_timeout));
+        // The others would wait for this member.
+        made.and_then(|making| making.finish(&plane)).inspect_err(|error| plane.end(error))
+    }
+
+    pub(super) fn room(&self, server: usize, shard: usize, offset: u64) -> RemotePiece {
+        RemotePiece { memory: self.remote_rooms[server][shard], offset }
+    }
+
+    /// Begins to write `length` bytes to a server's room; gives the number to
+    /// [wait](Self::wait) for.
+    pub(super) fn write(
+        &mut self,
+        server: usize,
+        from: Piece<'_>,
+        to: RemotePiece,
+        length: u64,
+    ) -> Result<u64> {
+        self.access(server, from, to, length, false)
+    }
+
+    /// Begins to read.
+    pub(super) fn read(
+        &mut self,
+        server: usize,
+        into: Piece<'_>,
+        from: RemotePiece,
+        length: u64,
+    ) -> Result<u64> {
+        self.access(server, into, from, length, true)
+    }
+
+    fn access(
+        &mut self,
+        server: usize,
+        here: Piece<'_>,
+        there: RemotePiece,
+        length: u64,
+        pull: bool,
+    ) -> Result<u64> {
+        let (mut done, mut last) = (0, 0);
+        let deadline = Instant::now() + self.timeout;
+        while done < length {
+            let bytes = (length - done).min(ACCESS_BYTES_MAX);
+            let link = self.link(server)?;
+            let here = Piece { offset: here.offset + done, ..here };
+            let there = RemotePiece { offset: there.offset + done, ..there };
+            let posted = match pull {
+                true => link.read(here, there, bytes),
+                false => link.write(here, there, bytes),
+            };
+            match posted {
+                Ok(Some(number)) => {
+                    last = number;
+                    done += bytes;
+                }
+                Ok(None) => self.progress(server, deadline, "room in a queue pair")?,
+                Err(error) => return Err(self.failed(server, error)),
+            }
+        }
+        Ok(last)
+    }
+
+    fn link(&mut self, server: usize) -> Result<&mut Link> {
+        let link = self.links.get_mut(server).and_then(Option::as_mut);
+        link.ok_or_else(|| Error::argument("member", "one with a connection", server))
+    }
+
+    fn failed(&self, server: usize, error: Error) -> Error {
+        if matches!(error, Error::Transport { .. }) {
+            self.view.has_failed(server);
+        }
+        error
+    }
+
+    fn progress(&mut self, server: usize, deadline: Instant, what: &str) -> Result<()> {
+        let link = self.link(server)?;
+        if let Err(error) = link.poll() {
+            return Err(self.failed(server, error));
+        }
+        if Instant::now() < deadline {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        Err(Error::HostWaitExpired {
+            what: format!("{what} towards {}", rank(server)),
+            expected: "an answer of the adapter".into(),
+            seen: "none".into(),
+            waited: self.timeout,
+        })
+    }
+
+    /// Waits until access `number` towards this server, and those before it, have ended.
+    pub(super) fn wait(&mut self, server: usize, number: u64) -> Result<()> {
+        let deadline = Instant::now() + self.timeout;
+        let mut pause = Pause::default();
+        while self.link(server)?.ended() < number {
+            self.progress(server, deadline, "the end of an access")?;
+            pause.pause();
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way to this server. Its failure is its own: it is told with
+    /// the next access.
+    pub(super) fn settle(&mut self, server: usize) {
+        if let Ok(link) = self.link(server) {
+            let posted = link.posted();
+            let _ = self.wait(server, posted);
+        }
+    }
+
+    /// Ends the data connection to a member: nothing more of it is carried out here.
+    pub(super) fn break_off(&mut self, member: usize) -> Result<()> {
+        let Some(link) = self.links.get_mut(member).and_then(Option::as_mut) else { return Ok(()) };
+        link.break_off()
+    }
+
+    /// Leaves: tells the servers, as far as they are there.
+    pub(super) fn leave(&mut self) {
+        self.watch = None;
+    }
+}
+
+/// Sleeps between the turns of a wait, after a while without.
+#[derive(Default)]
+pub(super) struct Pause(u32);
+
+impl Pause {
+    pub(super) fn pause(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 > SPINS {
+            std::thread::sleep(Duration::from_micros(u64::from(self.0 - SPINS).min(500)));
+        }
+    }
+}
+
+/// A member before it has met the others.
+struct Making {
+    terms: Arc<Terms>,
+    own: usize,
+    timeout: Duration,
+    adapter: Arc<Adapter>,
+    board: Pinned,
+    landing: Pinned,
+    rooms: Vec<Pinned>,
+    /// For data, and for boards.
+    links: Vec<Option<(Link, Link)>>,
+    hello: Hello,
+}
+
+impl Making {
+    fn new(
+        terms: Arc<Terms>,
+        own: usize,
+        adapter: Arc<Adapter>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let (servers, members) = (terms.job.servers, terms.job.members());
+        let pinned = |bytes, access| Pinned::new(&adapter, bytes, access);
+        let board = pinned(BOARD_BYTES, RemoteAccess::Write)?;
+        let landing = pinned(BOARD_BYTES * members as u64, RemoteAccess::None)?;
+        let mut hello = Hello { board: board.memory.encode_remote(), ..Hello::default() };
+        let mut rooms = Vec::new();
+        for shard in (0..servers).filter(|_| own < servers) {
+            let room = pinned(terms.room(shard).room_bytes(), RemoteAccess::Write)?;
+            // Version 0, before anybody can read it.
+            for offset in [WRITING, PUBLISHED] {
+                publish(&room.region.word64(offset as usize)?, 1);
+            }
+            rooms.push(room);
+        }
+        hello.rooms = rooms.iter().map(|room| room.memory.encode_remote()).collect();
+        let mut links = Vec::new();
+        for member in 0..members {
+            if member == own || member.min(own) >= servers {
+                links.push(None);
+                hello.links.push(Default::default());
+                continue;
+            }
+            let (data, data_bytes) = Link::create(&adapter, rank(own), rank(member))?;
+            let (watch, watch_bytes) = Link::create(&adapter, rank(own), rank(member))?;
+            links.push(Some((data, watch)));
+            hello.links.push((data_bytes, watch_bytes));
+        }
+        Ok(Self { terms, own, timeout, adapter, board, landing, rooms, links, hello })
+    }
+
+    /// Meets the others.
+    fn finish(self, plane: &ControlPlane) -> Result<Fabric> {
+        let Self { terms, own, timeout, adapter, board, landing, rooms, links, hello } = self;
+        let bytes = postcard::to_allocvec(&hello).expect("writing to memory does not fail");
+        let all = plane.all_gather(&bytes)?;
+        let (servers, members) = (terms.job.servers, terms.job.members());
+        let mut met = Vec::new();
+        for (member, bytes) in all.iter().enumerate().take(members) {
+            met.push(Met::read(&terms, own, member, bytes)?);
+        }
+        let (mut peers, mut data) = (Vec::new(), Vec::new());
+        for (member, (link, met)) in links.into_iter().zip(&met).enumerate() {
+            data.push(None);
+            let Some((mut link, mut watch)) = link else { continue };
+            link.connect(&met.links.0)?;
+            watch.connect(&met.links.1)?;
+            data[member] = Some(link);
+            peers.push(Peer { member, link: watch, board: met.board });
+        }
+        // Nobody begins before all can answer.
+        plane.barrier()?;
+        let view = Arc::new(View::default());
+        let start = Start {
+            own,
+            servers,
+            members,
+            stall_timeout: terms.job.stall_timeout,
+            board: board.region,
+            _registered: board.memory,
+            landing: (landing.region, landing.memory),
+            peers,
+        };
+        let watch = Some(Watch::start(start, &view)?);
+        let remote_rooms = met.into_iter().map(|met| met.rooms).collect();
+        let (links, rooms) = (data, rooms.into());
+        Ok(Fabric { watch, own, terms, view, timeout, adapter, rooms, links, remote_rooms })
+    }
+}
+
+/// What was read of another member's [`Hello`].
+#[derive(Debug)]
+struct Met {
+    board: RemoteRegion,
+    rooms: Vec<RemoteRegion>,
+    links: (Vec<u8>, Vec<u8>),
+}
+
+impl Met {
+    /// Reads what `member` says; nothing in it is trusted.
+    fn read(terms: &Terms, own: usize, member: usize, bytes: &[u8]) -> Result<Self> {
+        let bad = |field: &str, expected: String, seen: String| {
+            Error::peer_value(rank(member), field, expected, seen)
+        };
+        let hello: Hello = postcard::from_bytes(bytes).map_err(|cause| {
+            let seen = format!("{} bytes: {cause}", bytes.len());
+            bad("what it says of itself", "the form of this version".into(), seen)
+        })?;
+        let region = |field: &str, bytes: &[u8], least: u64| {
+            let region = RemoteRegion::decode(bytes)?;
+            let (expected, seen) = (format!("{least} bytes or more"), region.length_bytes);
+            let enough = (seen >= least).then_some(region);
+            enough.ok_or_else(|| bad(field, expected, seen.to_string()))
+        };
+        let servers = terms.job.servers;
+        let rooms = if member < servers { servers } else { 0 };
+        let counts = (hello.rooms.len(), hello.links.len());
+        if counts != (rooms, terms.job.members()) {
+            let expected = format!("{rooms} rooms, {} connections", terms.job.members());
+            let seen = format!("{} and {}", counts.0, counts.1);
+            return Err(bad("its memory and connections", expected, seen));
+        }
+        let board = region("its board", &hello.board, BOARD_BYTES)?;
+        let room = |(shard, bytes): (usize, &Vec<u8>)| {
+            region("its room", bytes, terms.room(shard).room_bytes())
+        };
+        let rooms = hello.rooms.iter().enumerate().map(room).collect::<Result<_>>()?;
+        let mut links = hello.links;
+        Ok(Self { board, rooms, links: links.swap_remove(own) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::job::tests::terms;
+    use proptest::prelude::*;
+
+    fn hello(terms: &Terms) -> Hello {
+        let region = |length_bytes: u64| {
+            RemoteRegion { base: 4096, length_bytes, rkey: 7 }.encode().to_vec()
+        };
+        let room = |shard| region(terms.room(shard).room_bytes());
+        Hello {
+            board: region(BOARD_BYTES),
+            rooms: (0..terms.job.servers).map(room).collect(),
+            links: vec![(vec![1, 2], vec![3]); terms.job.members()],
+        }
+    }
+
+    fn read(terms: &Terms, hello: &Hello) -> Result<Met> {
+        Met::read(terms, 2, 0, &postcard::to_allocvec(hello).unwrap())
+    }
+
+    #[test]
+    fn memory_that_is_too_small_is_refused() {
+        let terms = terms(2, 2);
+        let met = read(&terms, &hello(&terms)).unwrap();
+        assert_eq!((met.rooms.len(), met.links), (2, (vec![1, 2], vec![3])));
+        let small = RemoteRegion { base: 4096, length_bytes: 64, rkey: 7 }.encode().to_vec();
+        let changes: [fn(&mut Hello, Vec<u8>); 4] = [
+            |hello, small| hello.board = small,
+            |hello, small| hello.rooms[1] = small,
+            |hello, _| drop(hello.rooms.pop()),
+            |hello, _| drop(hello.links.pop()),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut hello = hello(&terms);
+            change(&mut hello, small.clone());
+            let error = read(&terms, &hello).unwrap_err();
+            assert!(matches!(error, Error::PeerValue { rank: Rank(0), .. }), "{index}: {error}");
+        }
+    }
+
+    proptest! {
+        /// If this fails, what another member says of itself ends this one, or leads it outside of
+        /// the other's memory.
+        #[test]
+        fn no_bytes_break_the_reader_of_hellos(
+            at: prop::sample::Index,
+            flip in 1..=255_u8,
+            garbage in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let terms = terms(2, 2);
+            let mut bytes = postcard::to_allocvec(&hello(&terms)).unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            for bytes in [&bytes[..], &bytes[..at], &garbage[..]] {
+                if let Ok(met) = Met::read(&terms, 2, 0, bytes) {
+                    let least = |shard: usize| terms.room(shard).room_bytes();
+                    let mut rooms = met.rooms.iter().enumerate();
+                    prop_assert!(rooms.all(|(at, room)| room.length_bytes >= least(at)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! A server: it leads the shards that it is the primary of, and follows those that it is the
+//! replica of.
+
+use super::fabric::{Fabric, Pause, Pinned};
+use super::job::Job;
+use super::layout::{LOG_ENTRIES, SYNCED, log_entry};
+use super::shard::{Kind, Shard, Write};
+use super::words::{peek, put};
+use crate::bootstrap::Launch;
+use crate::error::{Error, Result, ServeError};
+use crate::id::Rank;
+use crate::settings::Settings;
+use crate::transport::verbs::RemoteAccess;
+use std::time::{Duration, Instant};
+
+/// How long a server lets workers finish their reads of a version that it wants to overwrite.
+const HOLD_MAX: Duration = Duration::from_secs(1);
+
+/// A server of a job.
+pub struct Server {
+    fabric: Fabric,
+    shards: Vec<Led>,
+    /// Where the status of replicas is read to, and what is written to them: a part of each shard.
+    scratch: Pinned,
+    scratch_bytes: u64,
+    removed: u64,
+    /// Since when nobody is left to serve, as far as this server sees.
+    alone: Option<Instant>,
+    served: Served,
+}
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Versions that it has made as a primary.
+    pub led: u64,
+    /// Versions that it has made as a replica.
+    pub followed: u64,
+    /// Shards that it took over.
+    pub taken_over: u64,
+    /// Shards that it copied to a new replica.
+    pub copied: u64,
+    /// Workers that went away without leaving.
+    pub lost_workers: u32,
+}
+
+/// A shard, and this server's part in it.
+struct Led {
+    shard: Shard,
+    is_primary: bool,
+    /// The server that has all that this one has acknowledged.
+    replica: Option<usize>,
+    /// A version that the replica has at least.
+    replica_version: u64,
+    held_since: Option<Instant>,
+    /// Whose write is looked at first.
+    turn: usize,
+}
+
+impl Server {
+    /// Meets the other members. The rank of `launch` is below the job's number of servers.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a job that cannot be, or a rank that is none of a server;
+    /// [`Error::Disagreement`] where another member has another job; [`Error::Bootstrap`] where one
+    /// is missing; [`Error::NotFound`] without an adapter; [`Error::System`] where memory cannot be
+    /// registered.
+    pub fn join(job: Job, launch: &Launch, settings: &Settings) -> Result<Self> {
+        if launch.rank as usize >= job.servers {
+            let expected = format_args!("less than {}, the servers", job.servers);
+            return Err(Error::argument("rank of a server", expected, launch.rank));
+        }
+        let fabric = Fabric::join(job, launch, settings)?;
+        let terms = &fabric.terms;
+        let scratch_bytes = terms.room(0).status_bytes() + 64;
+        let bytes = scratch_bytes * terms.job.servers as u64;
+        let scratch = Pinned::new(&fabric.adapter, bytes, RemoteAccess::None)?;
+        let mut shards = Vec::new();
+        for (index, room) in fabric.rooms.iter().enumerate() {
+            shards.push(Led {
+                shard: Shard::new(terms, index, room.region.clone())?,
+                is_primary: index == fabric.own,
+                replica: terms.holders(index, 0).and_then(|(_, replica)| replica),
+                replica_version: 0,
+                held_since: None,
+                turn: 0,
+            });
+        }
+        fabric.view.set_redundant(0);
+        let served = Served::default();
+        Ok(Self { fabric, shards, scratch, scratch_bytes, removed: 0, alone: None, served })
+    }
+
+    /// Serves until all workers have left, or are lost.
+    ///
+    /// # Errors
+    /// [`ServeError::Removed`] where the others have given this server up; [`Error::PeerValue`]
+    /// where another server has written what it cannot have; [`Error::HostWaitExpired`] where
+    /// the workers that are left stand still.
+    pub fn run(&mut self) -> Result<Served> {
+        self.run_until(|_| false)
+    }
+
+    /// As [`run`](Self::run), but also ends when `stop` says so, which is asked after each step.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_until(&mut self, mut stop: impl FnMut(&Served) -> bool) -> Result<Served> {
+        let mut pause = Pause::default();
+        loop {
+            let busy = self.step()?;
+            if stop(&self.served) {
+                return Ok(self.served);
+            }
+            if busy {
+                pause = Pause::default();
+                continue;
+            }
+            if self.is_over()? {
+                return Ok(self.served);
+            }
+            pause.pause();
+        }
+    }
+
+    /// All workers have left, or are lost: their connections have failed. Those that stand still
+    /// may go on, for a while.
+    fn is_over(&mut self) -> Result<bool> {
+        let (job, view) = (&self.fabric.terms.job, &self.fabric.view);
+        let workers = (1u64 << job.members()) - (1 << job.servers);
+        let (left, lost, silent) = (view.left(), view.lost(), view.silent());
+        if workers & !(left | lost) == 0 {
+            self.served.lost_workers = (workers & lost & !left).count_ones();
+            return Ok(true);
+        }
+        if workers & !(left | lost | silent) != 0 {
+            self.alone = None;
+            return Ok(false);
+        }
+        let since = *self.alone.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.fabric.timeout {
+            return Ok(false);
+        }
+        Err(Error::HostWaitExpired {
+            what: "the workers of a job".into(),
+            expected: "a sign of one, or that all leave".into(),
+            seen: "none: their processes stand still".into(),
+            waited: since.elapsed(),
+        })
+    }
+
+    /// Does what there is to do now; false if there was nothing.
+    fn step(&mut self) -> Result<bool> {
+        let (own, removed) = (self.fabric.own, self.fabric.view.removed());
+        for server in (0..self.fabric.terms.job.servers).filter(|it| removed >> it & 1 == 1) {
+            if self.removed >> server & 1 == 0 && server != own {
+                // Before any of its shards is taken over: it gets no more into their logs.
+                self.fabric.break_off(server)?;
+            }
+        }
+        self.removed = removed;
+        if removed >> own & 1 == 1 {
+            return Err(Error::Serve(ServeError::Removed { rank: Rank(own as u32) }));
+        }
+        let (mut busy, mut redundant) = (false, true);
+        for index in 0..self.shards.len() {
+            let holders = self.fabric.terms.holders(index, removed);
+            let (primary, replica) =
+                holders.ok_or(Error::Serve(ServeError::Lost { shard: index }))?;
+            if primary == own {
+                busy |= self.lead(index, replica)?;
+                redundant &= self.shards[index].replica == replica;
+            } else if replica == Some(own) {
+                busy |= self.follow(index, primary)?;
+            }
+        }
+        if redundant {
+            self.fabric.view.set_redundant(removed);
+        }
+        Ok(busy)
+    }
+
+    fn follow(&mut self, index: usize, primary: usize) -> Result<bool> {
+        let shard = &mut self.shards[index].shard;
+        let adopted = shard.adopt()?;
+        let Some(write) = shard.next_logged(primary)? else { return Ok(adopted) };
+        shard.apply(&write)?;
+        self.served.followed += 1;
+        Ok(true)
+    }
+
+    fn lead(&mut self, index: usize, replica: Option<usize>) -> Result<bool> {
+        if !self.shards[index].is_primary {
+            // What is in the log may have been acknowledged.
+            while self.follow(index, self.fabric.own)? {}
+            let led = &mut self.shards[index];
+            (led.is_primary, led.replica) = (true, None);
+            self.served.taken_over += 1;
+            tracing::warn!(shard = index, version = led.shard.version, "took over a shard");
+        }
+        if self.shards[index].replica != replica {
+            if let Some(replica) = replica
+                && !reached(self.copy_to(index, replica))?
+            {
+                return Ok(false);
+            }
+            self.shards[index].replica = replica;
+        }
+        let workers = self.fabric.terms.job.workers;
+        let first = self.shards[index].turn;
+        for next in 0..workers {
+            let worker = (first + next) % workers;
+            let Some(write) = self.shards[index].shard.next_write(worker as u64)? else { continue };
+            if self.is_too_far(index, &write) {
+                continue;
+            }
+            if self.waits_for_readers(index)? {
+                return Ok(false);
+            }
+            if let Some(replica) = replica
+                && !reached(self.order(index, replica, &write))?
+            {
+                return Ok(false);
+            }
+            let led = &mut self.shards[index];
+            led.shard.apply(&write)?;
+            led.turn = (worker + 1) % workers;
+            self.served.led += 1;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Is the worker further ahead of the slowest one than the job permits?
+    fn is_too_far(&self, index: usize, write: &Write) -> bool {
+        let job = &self.fabric.terms.job;
+        let Some(most) = job.staleness.filter(|_| write.kind == Ok(Kind::Gradient)) else {
+            return false;
+        };
+        let view = &self.fabric.view;
+        let passive = view.left() | view.silent() | view.observers();
+        let clocks = &self.shards[index].shard.clocks;
+        let active = (0..job.workers).filter(|worker| passive >> (job.servers + worker) & 1 == 0);
+        let slowest = active.map(|worker| clocks[worker]).min();
+        slowest.is_some_and(|slowest| clocks[write.worker as usize] > slowest + most)
+    }
+
+    fn waits_for_readers(&mut self, index: usize) -> Result<bool> {
+        let gone = self.fabric.view.left() | self.fabric.view.silent();
+        let servers = self.fabric.terms.job.servers;
+        let led = &mut self.shards[index];
+        if !led.shard.is_held(|worker| gone >> (servers + worker) & 1 == 0)? {
+            led.held_since = None;
+            return Ok(false);
+        }
+        Ok(led.held_since.get_or_insert_with(Instant::now).elapsed() < HOLD_MAX)
+    }
+
+    /// Gives a write its place in the replica's log. When it is there, whatever happens to this
+    /// server, the replica goes on with it.
+    fn order(&mut self, index: usize, replica: usize, write: &Write) -> Result<bool> {
+        let (room, version) = (self.shards[index].shard.room, self.shards[index].shard.version + 1);
+        if version - self.shards[index].replica_version >= LOG_ENTRIES {
+            self.read_status(index, replica)?;
+            if version - self.shards[index].replica_version >= LOG_ENTRIES {
+                return Ok(false);
+            }
+        }
+        if write.holders >> replica & 1 == 0 {
+            self.read_status(index, replica)?;
+            let acked = self.scratch_bytes * index as u64 + room.acked(write.worker);
+            let acked = peek(&self.scratch.region.word64(acked as usize)?);
+            if write.number > acked + room.credits {
+                return Ok(false);
+            }
+            let slot = room.slot(write.worker, write.number);
+            let to = self.fabric.room(replica, index, slot);
+            let rooms = self.fabric.rooms.clone();
+            let from = rooms[index].at(slot);
+            let posted = self.fabric.write(replica, from, to, room.slot_bytes())?;
+            self.fabric.wait(replica, posted)?;
+            self.read_status(index, replica)?;
+        }
+        let entry = log_entry(version, write.worker, write.number);
+        self.write_word(index, replica, room.log(version), entry)?;
+        self.read_status(index, replica)?;
+        Ok(true)
+    }
+
+    /// Copies the current version to a server that shall be the replica.
+    fn copy_to(&mut self, index: usize, replica: usize) -> Result<bool> {
+        let (room, version) = (self.shards[index].shard.room, self.shards[index].shard.version);
+        let buffer = room.buffer(version);
+        let to = self.fabric.room(replica, index, buffer);
+        let rooms = self.fabric.rooms.clone();
+        let from = rooms[index].at(buffer);
+        let posted = self.fabric.write(replica, from, to, room.buffer_bytes())?;
+        self.fabric.wait(replica, posted)?;
+        self.read_status(index, replica)?;
+        self.write_word(index, replica, SYNCED, version + 1)?;
+        self.read_status(index, replica)?;
+        self.shards[index].replica_version = version;
+        self.served.copied += 1;
+        tracing::warn!(shard = index, version, server = replica, "copied a shard to a new replica");
+        Ok(true)
+    }
+
+    fn write_word(&mut self, index: usize, replica: usize, at: u64, value: u64) -> Result<()> {
+        let here = self.scratch_bytes * (index as u64 + 1) - 8;
+        put(&self.scratch.region.word64(here as usize)?, value);
+        let to = self.fabric.room(replica, index, at);
+        let posted = self.fabric.write(replica, self.scratch.at(here), to, 8)?;
+        self.fabric.wait(replica, posted)
+    }
+
+    /// Reads the status of a shard on another server, and with it pushes what was written there
+    /// before into its memory.
+    fn read_status(&mut self, index: usize, replica: usize) -> Result<()> {
+        let led = &self.shards[index];
+        let (here, bytes) = (self.scratch_bytes * index as u64, led.shard.room.status_bytes());
+        let from = self.fabric.room(replica, index, 0);
+        let posted = self.fabric.read(replica, self.scratch.at(here), from, bytes)?;
+        self.fabric.wait(replica, posted)?;
+        let published = peek(&self.scratch.region.word64(here as usize)?);
+        let led = &mut self.shards[index];
+        // It cannot have more than this one has made.
+        let seen = published.saturating_sub(1).min(led.shard.version);
+        led.replica_version = led.replica_version.max(seen);
+        Ok(())
+    }
+}
+
+/// What came of work with another server. False where that has to wait, or where the server does
+/// not answer: then the members decide whether it is removed.
+fn reached(work: Result<bool>) -> Result<bool> {
+    match work {
+        Err(Error::Transport { .. } | Error::HostWaitExpired { .. }) => Ok(false),
+        other => other,
+    }
+}

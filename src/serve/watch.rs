@@ -1,0 +1,331 @@
+//! The thread of a member that shows that it lives, looks at the others' boards, and votes. It has
+//! connections of its own, so that nothing that a member does holds it up.
+
+use super::layout::{
+    BOARD_BEAT, BOARD_BYTES, BOARD_MAGIC, BOARD_REDUNDANT, BOARD_TABLE, BOARD_VOTES, LEFT,
+    MEMBERS_MAX, OBSERVER,
+};
+use super::votes::{Poll, Sight};
+use super::words::{observe, peek, publish, put};
+use crate::error::{Error, Result};
+use crate::shared::Region;
+use crate::transport::verbs::{Link, MemoryRegion, Piece, RemotePiece, RemoteRegion};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(20);
+/// How long a member that has left waits until the servers know.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What the thread and the member tell each other.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    removed: AtomicU64,
+    /// Members that do not answer: of the servers those that are suspected.
+    silent: AtomicU64,
+    /// Those of them whose connection has failed: it does not come back.
+    lost: AtomicU64,
+    /// Members that have left, and that send no gradients.
+    left: AtomicU64,
+    observers: AtomicU64,
+    /// Members whose data connection has failed.
+    broken: AtomicU64,
+    /// The bits that this member wants in its own votes: [`LEFT`], [`OBSERVER`].
+    marks: AtomicU64,
+    /// 1 + the removed servers with which all shards of this server have replicas.
+    redundant: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl View {
+    /// Servers that are removed.
+    pub(super) fn removed(&self) -> u64 {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// Members that do not answer.
+    pub(super) fn silent(&self) -> u64 {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Members whose connection has failed.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Members that have left.
+    pub(super) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Members that send no gradients.
+    pub(super) fn observers(&self) -> u64 {
+        self.observers.load(Ordering::Relaxed)
+    }
+
+    /// A data connection to this member has failed.
+    pub(super) fn has_failed(&self, member: usize) {
+        self.broken.fetch_or(1 << member, Ordering::Relaxed);
+    }
+
+    pub(super) fn mark(&self, bits: u64) {
+        self.marks.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_redundant(&self, removed: u64) {
+        self.redundant.store(1 + removed, Ordering::Relaxed);
+    }
+}
+
+/// A peer whose board is read.
+pub(super) struct Peer {
+    pub(super) member: usize,
+    pub(super) link: Link,
+    pub(super) board: RemoteRegion,
+}
+
+/// What the thread begins with.
+pub(super) struct Start {
+    pub(super) own: usize,
+    pub(super) servers: usize,
+    pub(super) members: usize,
+    pub(super) stall_timeout: Duration,
+    pub(super) board: Region,
+    /// The board as the adapter knows it, for as long as the thread runs.
+    pub(super) _registered: MemoryRegion,
+    /// Where boards of others are read to: [`BOARD_BYTES`] for each member.
+    pub(super) landing: (Region, MemoryRegion),
+    pub(super) peers: Vec<Peer>,
+}
+
+/// The thread; it stops when this is dropped.
+pub(super) struct Watch {
+    view: Arc<View>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(start: Start, view: &Arc<View>) -> Result<Self> {
+        let watcher = Watcher::new(start, view.clone())?;
+        let builder = std::thread::Builder::new().name("ringdove-watch".into());
+        let thread = builder.spawn(move || watcher.run()).map_err(|error| Error::System {
+            what: "starting a thread".into(),
+            cause: error.to_string(),
+        })?;
+        Ok(Self { view: view.clone(), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.view.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic was printed by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is known of one peer.
+struct Known {
+    peer: Peer,
+    /// The read of its board that is on its way.
+    reading: Option<u64>,
+    beat: u64,
+    /// When its beat rose last.
+    risen: Instant,
+    redundant: u64,
+    /// Its table says that this member has left.
+    knows_of_leaving: bool,
+}
+
+struct Watcher {
+    start: Start,
+    view: Arc<View>,
+    peers: Vec<Known>,
+    poll: Poll,
+    /// When servers began to quarrel.
+    quarrel: Option<Instant>,
+    beat: u64,
+}
+
+impl Watcher {
+    fn new(mut start: Start, view: Arc<View>) -> Result<Self> {
+        let now = Instant::now();
+        let known = |peer| Known {
+            peer,
+            reading: None,
+            beat: 0,
+            risen: now,
+            redundant: 0,
+            knows_of_leaving: false,
+        };
+        let peers = std::mem::take(&mut start.peers).into_iter().map(known).collect();
+        let poll = Poll::new(start.servers, start.members, start.own);
+        publish(&start.board.word64(0)?, BOARD_MAGIC);
+        Ok(Self { start, view, peers, poll, quarrel: None, beat: 0 })
+    }
+
+    fn run(mut self) {
+        let mut leaving: Option<Instant> = None;
+        loop {
+            if let Err(error) = self.turn() {
+                tracing::error!(%error, "the watch over the members of a job ends");
+                return;
+            }
+            if self.view.stop.load(Ordering::Relaxed) {
+                let since = *leaving.get_or_insert_with(Instant::now);
+                self.view.mark(LEFT);
+                let is_told = |known: &Known| {
+                    known.knows_of_leaving
+                        || known.peer.link.failure().is_some()
+                        || known.peer.member >= self.start.servers
+                        || self.view.left() >> known.peer.member & 1 == 1
+                };
+                if self.peers.iter().all(is_told) || since.elapsed() > FAREWELL {
+                    return;
+                }
+            }
+            std::thread::park_timeout(PERIOD);
+        }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        self.beat += 1;
+        put(&self.start.board.word64(BOARD_BEAT as usize)?, self.beat);
+        self.poll.mark(self.view.marks.load(Ordering::Relaxed));
+        for index in 0..self.peers.len() {
+            self.look(index)?;
+        }
+        let now = Instant::now();
+        let silent = self.silent(now);
+        let sight = self.sight(now, silent);
+        if let Some(server) = self.poll.vote(sight) {
+            tracing::warn!(server, "voted for the removal of a server");
+        }
+        self.show()?;
+        let removed = self.poll.removed();
+        if removed != self.view.removed() {
+            tracing::warn!(servers = format_args!("{removed:#b}"), "servers are removed");
+        }
+        self.view.removed.store(removed, Ordering::Relaxed);
+        self.view.silent.store(silent, Ordering::Relaxed);
+        let is_lost = |known: &&Known| known.peer.link.failure().is_some();
+        let lost = self.peers.iter().filter(is_lost).fold(0, |set, it| set | 1 << it.peer.member);
+        self.view.lost.store(lost, Ordering::Relaxed);
+        self.view.left.store(self.poll.marked(LEFT), Ordering::Relaxed);
+        self.view.observers.store(self.poll.marked(OBSERVER), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes what was read of a board, and begins to read it again.
+    fn look(&mut self, index: usize) -> Result<()> {
+        let known = &mut self.peers[index];
+        let at = known.peer.member as u64 * BOARD_BYTES;
+        if known.peer.link.failure().is_some() {
+            return Ok(());
+        }
+        // A failure stays with the link.
+        let Ok(ended) = known.peer.link.poll() else { return Ok(()) };
+        if known.reading.is_some_and(|reading| ended < reading) {
+            return Ok(());
+        }
+        if known.reading.take().is_some() {
+            self.read_board(index, at as usize)?;
+        }
+        let known = &mut self.peers[index];
+        let from = RemotePiece { memory: known.peer.board, offset: 0 };
+        let into = Piece { memory: &self.start.landing.1, offset: at };
+        if let Ok(reading) = known.peer.link.read(into, from, BOARD_BYTES) {
+            known.reading = reading;
+        }
+        Ok(())
+    }
+
+    fn read_board(&mut self, index: usize, at: usize) -> Result<()> {
+        let landing = &self.start.landing.0;
+        let word =
+            |offset: u64| -> Result<u64> { Ok(peek(&landing.word64(at + offset as usize)?)) };
+        let known = &mut self.peers[index];
+        let member = known.peer.member;
+        if observe(&landing.word64(at)?) != BOARD_MAGIC {
+            // It has not begun yet, or it is none; both end as silence.
+            return Ok(());
+        }
+        let beat = word(BOARD_BEAT)?;
+        if beat != known.beat {
+            (known.beat, known.risen) = (beat, Instant::now());
+        }
+        self.poll.learn(member, word(BOARD_VOTES)?);
+        if member < self.start.servers {
+            known.redundant = word(BOARD_REDUNDANT)?;
+            let own = word(BOARD_TABLE + 8 * self.start.own as u64)?;
+            known.knows_of_leaving = own & LEFT != 0;
+            for other in 0..self.start.members.min(MEMBERS_MAX) {
+                self.poll.learn(other, word(BOARD_TABLE + 8 * other as u64)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn silent(&self, now: Instant) -> u64 {
+        let broken = self.view.broken.load(Ordering::Relaxed);
+        let is_silent = |known: &&Known| {
+            known.peer.link.failure().is_some()
+                || broken >> known.peer.member & 1 == 1
+                || now.duration_since(known.risen) > self.start.stall_timeout
+        };
+        self.peers.iter().filter(is_silent).fold(0, |set, known| set | 1 << known.peer.member)
+    }
+
+    fn sight(&mut self, now: Instant, silent: u64) -> Sight {
+        let servers = (1u64 << self.start.servers) - 1;
+        let since = match self.poll.quarrel() {
+            0 => None,
+            _ => Some(*self.quarrel.get_or_insert(now)),
+        };
+        self.quarrel = since;
+        // Well is who has shown so a while after the accusation: others may just see it first.
+        let grace = self.start.stall_timeout / 4;
+        let is_well = |known: &&Known| {
+            silent >> known.peer.member & 1 == 0
+                && since.is_some_and(|since| known.risen > since + grace)
+        };
+        let well = self.peers.iter().filter(is_well).fold(0, |set, it| set | 1 << it.peer.member);
+        let removed = self.poll.removed();
+        let own_redundant = self.view.redundant.load(Ordering::Relaxed);
+        let is_redundant = |known: &Known| {
+            known.peer.member >= self.start.servers
+                || removed >> known.peer.member & 1 == 1
+                || known.redundant == 1 + removed
+        };
+        let own = self.start.own >= self.start.servers || own_redundant == 1 + removed;
+        let redundant = own && self.peers.iter().all(is_redundant);
+        Sight { suspects: silent & servers, well: well & servers, redundant }
+    }
+
+    /// Writes this member's board.
+    fn show(&self) -> Result<()> {
+        let Start { board, own, servers, members, .. } = &self.start;
+        if own < servers {
+            let redundant = self.view.redundant.load(Ordering::Relaxed);
+            put(&board.word64(BOARD_REDUNDANT as usize)?, redundant);
+            for member in 0..*members {
+                let at = BOARD_TABLE as usize + 8 * member;
+                publish(&board.word64(at)?, self.poll.votes(member));
+            }
+        }
+        publish(&board.word64(BOARD_VOTES as usize)?, self.poll.votes(*own));
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("view", &self.view).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,52 @@
+//! The orderings of memory that other members read and write. What an adapter has placed before it
+//! reported a completion, or before a word that it wrote later, is seen behind these loads.
+
+use crate::shared::{AtomicWord64, WordArray};
+use std::sync::atomic::{Ordering, fence};
+
+/// Stores a word behind everything that was stored before.
+pub(super) fn publish(word: &AtomicWord64, value: u64) {
+    // Release. Pairs with observe, here or, by an adapter's read, at a peer.
+    word.store(value, Ordering::Release);
+}
+
+/// Loads a word before everything that is loaded later.
+pub(super) fn observe(word: &AtomicWord64) -> u64 {
+    // Acquire. Pairs with publish, or with the order of a peer's accesses.
+    word.load(Ordering::Acquire)
+}
+
+/// Stores a word before everything that is stored later: a warning that what it guards changes.
+pub(super) fn warn_before(word: &AtomicWord64, value: u64) {
+    word.store(value, Ordering::Relaxed);
+    // Pairs with a reader that loads the word after the data (Client::pull): who has read a byte of
+    // the new data reads the new word.
+    fence(Ordering::Release);
+}
+
+/// A load that nothing depends on.
+pub(super) fn peek(word: &AtomicWord64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+/// A store that nothing depends on.
+pub(super) fn put(word: &AtomicWord64, value: u64) {
+    word.store(value, Ordering::Relaxed);
+}
+
+/// Copies words.
+pub(super) fn copy(from: &WordArray, to: &WordArray) {
+    for index in 0..from.count().min(to.count()) {
+        to.store(index, from.load(index, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// One word of a row.
+pub(super) fn get(row: &WordArray, index: usize) -> u64 {
+    row.load(index, Ordering::Relaxed)
+}
+
+/// Sets one word of a row.
+pub(super) fn set(row: &WordArray, index: usize, value: u64) {
+    row.store(index, value, Ordering::Relaxed);
+}

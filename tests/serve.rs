@@ -1,0 +1,447 @@
+//! Servers of parameters and their workers, as processes on virtual nodes: what they read and what
+//! they count, where everything lives and where a server, a worker or a link is lost.
+//!
+//! Faults that must be survived, each at a moment that a seed chooses: a server is killed, the one
+//! or the other; a worker is killed; the port of a server goes down; adapters place data in any
+//! order, late. `RINGDOVE_SERVE_SEEDS` asks for more than the few seeds of a test run.
+
+mod hardware;
+
+use hardware::{is_left_out, on_machine_env, on_machine_with};
+use nix::sys::signal::{Signal, raise};
+use ringdove::bootstrap::Launch;
+use ringdove::serve::{Client, Job, Model, Optimizer, Role, Served, Server, Tensor};
+use ringdove::{DataType, Error, Settings};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Members of most tests: two servers, three workers, each on a node of its own.
+const NODES: &str = "pcie4 x 5";
+const PROCESSES: [&str; 2] = ["--procs", "5"];
+/// In the environment of a process that kills itself: the seed of the moment.
+const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
+const STEPS: u64 = 60;
+/// Each worker's gradients are digits of this base: 61^3 is exact in 32-bit floats.
+const BASE: u64 = STEPS + 1;
+
+fn settings() -> Settings {
+    let wait_timeout = Duration::from_secs(60);
+    Settings { wait_timeout, ..Settings::from_env().unwrap() }
+}
+
+fn launch() -> Launch {
+    Launch::from_env().unwrap().expect("hwsim run starts ranks")
+}
+
+fn tensor(name: &str, count: u64) -> Tensor {
+    Tensor { name: name.into(), data_type: DataType::F32, shape: vec![count] }
+}
+
+/// A model of which each of two servers has more than one tensor, of lengths that fill no line.
+fn model() -> Model {
+    let sizes = [1000, 999, 17, 16, 5, 1];
+    let tensors = sizes.iter().map(|count| tensor(&format!("layer/{count}"), *count)).collect();
+    Model::of("counted", tensors).unwrap()
+}
+
+fn job(servers: usize, workers: usize) -> Job {
+    Job { optimizer: Optimizer::Sgd { rate: 1.0 }, ..Job::new(model(), servers, workers) }
+}
+
+/// Gradients of each worker in each shard, as the parameters count them. All parameters of a shard
+/// are the same number, or a read was torn.
+fn counts(client: &Client) -> Vec<Vec<u64>> {
+    let job = client.job();
+    let mut shards = vec![None; job.servers];
+    for tensor in job.model.tensors() {
+        let shard = client.place(&tensor.name).unwrap().0;
+        for value in client.floats(&tensor.name).unwrap() {
+            let first = *shards[shard].get_or_insert(value);
+            assert_eq!(value, first, "{}: a torn read", tensor.name);
+        }
+    }
+    let digits = |value: f32| {
+        let mut left = -value as u64;
+        (0..job.workers)
+            .map(|_| {
+                let digit = left % BASE;
+                left /= BASE;
+                digit
+            })
+            .collect()
+    };
+    shards.into_iter().map(|value| digits(value.unwrap())).collect()
+}
+
+/// What a worker saw.
+struct Seen {
+    counts: Vec<Vec<u64>>,
+    slowest: Duration,
+    removed: Vec<usize>,
+}
+
+/// A worker that sends its gradients and checks, after each, that what was acknowledged is in the
+/// parameters, and nothing that was not sent. `at_step` is called before each.
+fn work(mut client: Client, mut at_step: impl FnMut(u64)) -> Seen {
+    let worker = client.worker();
+    let value = BASE.pow(worker as u32) as f32;
+    let tensors = client.job().model.tensors();
+    let values: Vec<(String, Vec<f32>)> =
+        tensors.iter().map(|it| (it.name.clone(), vec![value; it.shape[0] as usize])).collect();
+    let gradients: Vec<(&str, &[f32])> =
+        values.iter().map(|(name, values)| (name.as_str(), &values[..])).collect();
+    let mut slowest = Duration::ZERO;
+    for step in 0..STEPS {
+        at_step(step);
+        let start = Instant::now();
+        client.push(&gradients).unwrap();
+        if step % 3 == 0 {
+            client.settle().unwrap();
+        }
+        let acknowledged = client.acknowledged().to_vec();
+        client.pull().unwrap();
+        slowest = slowest.max(start.elapsed());
+        for (shard, counts) in counts(&client).iter().enumerate() {
+            let range = acknowledged[shard]..=step + 1;
+            assert!(range.contains(&counts[worker]), "shard {shard}: {counts:?}, not {range:?}");
+        }
+    }
+    client.settle().unwrap();
+    // The others end too, or make no version for a while.
+    let (mut seen, mut since) = (Vec::new(), Instant::now());
+    while since.elapsed() < Duration::from_secs(3) {
+        client.pull().unwrap();
+        let now = counts(&client);
+        if now.iter().flatten().all(|count| *count == STEPS) {
+            seen = now;
+            break;
+        }
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+    }
+    assert!(seen.iter().all(|counts| counts[worker] == STEPS), "{seen:?}");
+    let removed = client.removed();
+    client.leave().unwrap();
+    println!("worker {worker}: slowest step {slowest:?}, removed {removed:?}, {seen:?}");
+    Seen { counts: seen, slowest, removed }
+}
+
+fn serve(job: Job, stop: impl FnMut(&Served) -> bool) -> Served {
+    let mut server = Server::join(job, &launch(), &settings()).unwrap();
+    let served = server.run_until(stop).unwrap();
+    println!("{served:?}");
+    served
+}
+
+fn client(job: Job) -> Client {
+    Client::join(job, Role::Worker, &launch(), &settings()).unwrap()
+}
+
+/// Seeds of a run.
+fn seeds() -> u64 {
+    std::env::var("RINGDOVE_SERVE_SEEDS").map_or(3, |count| count.parse().unwrap())
+}
+
+/// Runs this process's part of the current test in a process of its own, which kills itself.
+fn watch_victim(seed: u64) {
+    let thread = std::thread::current();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([thread.name().unwrap(), "--exact", "--nocapture", "--test-threads=1"]);
+    let status = command.env(VICTIM, seed.to_string()).status().unwrap();
+    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "the victim lives: {status}");
+}
+
+fn die() -> ! {
+    raise(Signal::SIGKILL).unwrap();
+    unreachable!("SIGKILL is not survived")
+}
+
+/// In each process: `rank` is killed, as a server when it has made a number of versions, as a
+/// worker before one of its steps.
+fn with_victim(rank: u32, job: Job, check: impl Fn(&Seen), check_server: impl Fn(&Served)) {
+    let launch = launch();
+    let seed: u64 = std::env::var("RINGDOVE_TEST_SEED").unwrap().parse().unwrap();
+    let is_victim = std::env::var_os(VICTIM).is_some();
+    if launch.rank == rank && !is_victim {
+        return watch_victim(seed);
+    }
+    // Anywhere, from the first versions to the last.
+    let all = STEPS * job.workers as u64;
+    let moment = fastrand::Rng::with_seed(seed).u64(1..all * 3 / 4);
+    if (launch.rank as usize) < job.servers {
+        let served = serve(job, |served| {
+            if is_victim && served.led + served.followed > moment {
+                die();
+            }
+            false
+        });
+        return check_server(&served);
+    }
+    let workers = job.workers as u64;
+    let seen = work(client(job), |step| {
+        if is_victim && step > moment / workers {
+            die();
+        }
+    });
+    check(&seen);
+}
+
+/// Runs the body with each seed, in five processes.
+fn for_seeds(name: &str, body: impl Fn()) {
+    if std::env::var_os("RINGDOVE_TEST_SEED").is_some() {
+        return body();
+    }
+    for seed in 0..seeds() {
+        println!("{name}: seed {seed}; RINGDOVE_SERVE_SEEDS={} reaches it", seed + 1);
+        let seed = seed.to_string();
+        on_machine_env(NODES, &PROCESSES, &[("RINGDOVE_TEST_SEED", &seed)], &body);
+    }
+}
+
+/// If this fails, gradients are lost or counted twice, reads are torn, or a worker runs away from
+/// the others.
+#[test]
+fn every_gradient_of_every_worker_is_counted_once() {
+    on_machine_with(NODES, &PROCESSES, || {
+        let job = Job { staleness: Some(2), ..job(2, 3) };
+        if launch().rank < 2 {
+            let served = serve(job, |_| false);
+            let expected =
+                Served { led: 3 * STEPS, followed: served.followed, ..Served::default() };
+            assert_eq!(served, expected);
+            return;
+        }
+        let seen = work(client(job), |_| {});
+        assert_eq!(seen.counts, vec![vec![STEPS; 3]; 2]);
+    });
+}
+
+/// The bound is the servers', and what they refuse to take yet is waited for: with a bound of 2, no
+/// read ever shows a worker more than 3 gradients ahead of another.
+#[test]
+fn no_worker_is_further_ahead_than_the_job_permits() {
+    on_machine_with(NODES, &PROCESSES, || {
+        let job = Job { staleness: Some(2), credits: 8, ..job(2, 3) };
+        if launch().rank < 2 {
+            serve(job, |_| false);
+            return;
+        }
+        let mut client = client(job);
+        let value = BASE.pow(client.worker() as u32) as f32;
+        let gradient = vec![value; 1000];
+        for _ in 0..STEPS {
+            let all: Vec<(String, usize)> = client
+                .job()
+                .model
+                .tensors()
+                .iter()
+                .map(|it| (it.name.clone(), it.shape[0] as usize))
+                .collect();
+            let all: Vec<_> =
+                all.iter().map(|(name, count)| (name.as_str(), &gradient[..*count])).collect();
+            client.push(&all).unwrap();
+            client.pull().unwrap();
+            for counts in counts(&client) {
+                let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+                assert!(most - least <= 3, "{counts:?}");
+            }
+        }
+        client.leave().unwrap();
+    });
+}
+
+/// If this fails, a server that dies takes acknowledged gradients with it, or workers stand still.
+#[test]
+fn a_server_that_is_killed_loses_nothing_that_was_acknowledged() {
+    if is_left_out("this test kills ranks on virtual nodes") {
+        return;
+    }
+    for_seeds("a server is killed", || {
+        let seed: u64 = std::env::var("RINGDOVE_TEST_SEED").unwrap().parse().unwrap();
+        let victim = (seed % 2) as u32;
+        let check = |seen: &Seen| {
+            assert_eq!(seen.counts, vec![vec![STEPS; 3]; 2]);
+            assert_eq!(seen.removed, [victim as usize]);
+            // The aim is two seconds; this machine may be busy.
+            assert!(seen.slowest < Duration::from_secs(10), "{:?}", seen.slowest);
+        };
+        let check_server = |served: &Served| assert_eq!(served.taken_over, 1, "{served:?}");
+        with_victim(victim, job(2, 3), check, check_server);
+    });
+}
+
+/// The third server gets a copy of what the dead one was replica of, and of what it was primary of.
+#[test]
+fn shards_of_a_dead_server_have_two_holders_again() {
+    if is_left_out("this test kills ranks on virtual nodes") {
+        return;
+    }
+    for_seeds("one of three servers is killed", || {
+        let check = |seen: &Seen| {
+            assert_eq!(seen.counts, vec![vec![STEPS; 2]; 3]);
+            assert_eq!(seen.removed, [1]);
+        };
+        // Server 2 took over shard 1 and server 0 needs a new replica of shard 0: a copy each.
+        let check_server = |served: &Served| assert_eq!(served.copied, 1, "{served:?}");
+        with_victim(1, job(3, 2), check, check_server);
+    });
+}
+
+/// If this fails, a worker that dies stops the others, who wait for its gradients, or leaves half
+/// of a gradient behind.
+#[test]
+fn a_worker_that_is_killed_holds_nobody_up() {
+    if is_left_out("this test kills ranks on virtual nodes") {
+        return;
+    }
+    for_seeds("a worker is killed", || {
+        let check = |seen: &Seen| {
+            for counts in &seen.counts {
+                assert_eq!((counts[0], counts[2]), (STEPS, STEPS), "{counts:?}");
+                assert!(counts[1] < STEPS, "{counts:?}");
+            }
+            assert!(seen.removed.is_empty());
+        };
+        let job = Job { staleness: Some(4), ..job(2, 3) };
+        let lost = |served: &Served| assert_eq!(served.lost_workers, 1, "{served:?}");
+        with_victim(3, job, check, lost);
+    });
+}
+
+/// The server lives, and nobody reaches it: it must not believe that it serves.
+#[test]
+fn a_server_whose_port_goes_down_is_removed_and_stops() {
+    let options = [&PROCESSES[..], &["--fault", "node0/*:port-down-after=400"]].concat();
+    on_machine_with(NODES, &options, || {
+        let job = job(2, 3);
+        if launch().rank == 0 {
+            let settings = Settings { wait_timeout: Duration::from_secs(8), ..settings() };
+            let mut server = Server::join(job, &launch(), &settings).unwrap();
+            // It sees all workers lost, and has acknowledged nothing since.
+            let served = server.run().unwrap();
+            assert_eq!((served.lost_workers, served.taken_over), (3, 0), "{served:?}");
+            return;
+        }
+        if launch().rank == 1 {
+            assert_eq!(serve(job, |_| false).taken_over, 1);
+            return;
+        }
+        let seen = work(client(job), |_| {});
+        assert_eq!(seen.counts, vec![vec![STEPS; 3]; 2]);
+        assert_eq!(seen.removed, [0]);
+    });
+}
+
+/// R9 in other words: adapters that place data in any order, and late, tear no read and no
+/// gradient.
+#[test]
+fn an_adapter_without_order_tears_nothing() {
+    let placed = ["--driver-key", "place-out-of-order=on"];
+    let faults = ["--fault", "seed=5", "--fault", "*:delay=50", "--fault", "*:reorder=50"];
+    let options = [&PROCESSES[..], &placed, &faults].concat();
+    on_machine_with(NODES, &options, || {
+        let job = job(2, 3);
+        if launch().rank < 2 {
+            serve(job, |_| false);
+            return;
+        }
+        let seen = work(client(job), |_| {});
+        assert_eq!(seen.counts, vec![vec![STEPS; 3]; 2]);
+    });
+}
+
+/// Least squares: each worker has samples of its own, all find the same weights, whatever the
+/// optimiser.
+#[test]
+fn a_small_model_is_learned_by_each_optimizer() {
+    let adam = Optimizer::Adam { rate: 0.01, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    for optimizer in
+        [Optimizer::Sgd { rate: 0.02 }, Optimizer::Momentum { rate: 0.005, momentum: 0.8 }, adam]
+    {
+        if let Ok(chosen) = std::env::var("RINGDOVE_TEST_OPTIMIZER") {
+            if chosen == optimizer.to_string() {
+                learn(optimizer);
+            }
+            continue;
+        }
+        let chosen = optimizer.to_string();
+        let variables = [("RINGDOVE_TEST_OPTIMIZER", chosen.as_str())];
+        on_machine_env(NODES, &PROCESSES, &variables, || learn(optimizer));
+    }
+}
+
+fn learn(optimizer: Optimizer) {
+    const INPUTS: usize = 8;
+    let model = Model::of("line", vec![tensor("w", INPUTS as u64), tensor("b", 1)]).unwrap();
+    let job = Job { optimizer, staleness: Some(3), ..Job::new(model, 2, 3) };
+    if launch().rank < 2 {
+        serve(job, |_| false);
+        return;
+    }
+    let mut client = client(job);
+    let mut random = fastrand::Rng::with_seed(client.worker() as u64);
+    let truth: Vec<f32> = (0..INPUTS).map(|index| index as f32 / 4.0 - 1.0).collect();
+    let mut losses = Vec::new();
+    for _ in 0..400 {
+        client.pull().unwrap();
+        let (w, b) = (client.floats("w").unwrap(), client.floats("b").unwrap()[0]);
+        let (mut gradient, mut bias, mut loss) = (vec![0.0; INPUTS], 0.0, 0.0);
+        for _ in 0..16 {
+            let x: Vec<f32> = (0..INPUTS).map(|_| random.f32() * 2.0 - 1.0).collect();
+            let dot = |w: &[f32]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f32>();
+            let error = dot(&w) + b - (dot(&truth) + 0.5);
+            loss += error * error / 16.0;
+            bias += 2.0 * error / 16.0;
+            gradient.iter_mut().zip(&x).for_each(|(sum, x)| *sum += 2.0 * error * x / 16.0);
+        }
+        losses.push(loss);
+        client.push(&[("w", &gradient), ("b", &[bias])]).unwrap();
+    }
+    client.leave().unwrap();
+    let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
+    let (first, last) = (mean(&losses[..10]), mean(&losses[390..]));
+    println!("{optimizer}: loss {first}, then {last}");
+    assert!(last < first / 20.0, "{optimizer}: {first}, then {last}");
+}
+
+/// Workers and servers that were started for different jobs, and calls that make no sense.
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    on_machine_with("pcie4 x 3", &["--procs", "3"], || {
+        let rank = launch().rank;
+        let wrong = Job { credits: 1 + (rank == 2) as usize, ..job(2, 1) };
+        let refused = |job: Job| match rank {
+            0..2 => Server::join(job, &launch(), &settings()).err().unwrap(),
+            _ => Client::join(job, Role::Worker, &launch(), &settings()).err().unwrap(),
+        };
+        let error = refused(wrong);
+        assert!(matches!(&error, Error::Disagreement { what, .. } if what == "credits"), "{error}");
+        let error = Server::join(job(2, 4), &launch(), &settings()).err().unwrap();
+        assert!(matches!(error, Error::Argument { .. }), "{error}");
+    });
+    on_machine_with("pcie4 x 3", &["--procs", "3"], || {
+        if launch().rank < 2 {
+            serve(job(2, 1), |_| false);
+            return;
+        }
+        let mut client = client(job(2, 1));
+        let refusals = [
+            client.push(&[("layer/17", &[1.0; 16])]).unwrap_err(),
+            client.push(&[("layer/18", &[1.0; 18])]).unwrap_err(),
+            client.assign("layer/17", 65, &[0; 4]).unwrap_err(),
+            client.read("layer/17", u64::MAX, &mut [0; 4]).unwrap_err(),
+            client.floats("../secret").unwrap_err(),
+        ];
+        for error in refusals {
+            assert!(matches!(error, Error::Argument { .. }), "{error}");
+        }
+        // And goes on as if nothing had been.
+        client.assign("layer/17", 60, &1.5_f32.to_le_bytes()).unwrap();
+        let mut bytes = [0; 8];
+        client.read("layer/17", 60, &mut bytes).unwrap();
+        assert_eq!(bytes, [0, 0, 0xc0, 0x3f, 0, 0, 0, 0]);
+        client.leave().unwrap();
+    });
+}
