@@ -141,6 +141,12 @@ settings! {
          trees or others; where there are no such trees, as `table`; `model`, as `auto`, and for \
          each all-reduce of up to 8 ranks, all of one node, the one of all plans that costs least \
          in the cost model; the same on every rank";
+    plan_files: Vec<PathBuf> = "RINGDOVE_PLAN_FILES", "",
+        |value| value.list("paths, separated by commas", |part| Some(part.into())),
+        "files with plans that collectives take where they fit, in this order: of this library \
+         (`ringdove plan --json`), each for the one request that it names, MSCCL's XML and MSCCL++'s \
+         JSON; each is proved before it is used, and what fits no call changes nothing; the same \
+         content on every rank";
     ring_order: RingOrders = "RINGDOVE_RING_ORDER", "links",
         |value| value.number("links or ranks", |_| true),
         "the order in which rings and chains pass the ranks of a node: `links`, of 4 to 16 ranks \

@@ -48,6 +48,8 @@ pub(crate) struct Geometry {
     pub granted_bytes: Option<u64>,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
+    /// A digest of the files with plans, where there are any.
+    pub plan_files: Option<u64>,
 }
 
 /// How ranks are spread over nodes.
@@ -159,6 +161,11 @@ impl Geometry {
         Self { order, ..self }
     }
 
+    /// The same with files of plans, of which this is the digest.
+    pub fn with_plan_files(self, plan_files: Option<u64>) -> Self {
+        Self { plan_files, ..self }
+    }
+
     /// May plans go along packed trees?
     pub fn may_take_trees(&self) -> bool {
         match self.algorithm {
@@ -228,6 +235,7 @@ impl Geometry {
             reproducible: settings.reproducible,
             granted_bytes: settings.granted_bytes,
             engine: settings.engine,
+            plan_files: None,
         }
     }
 

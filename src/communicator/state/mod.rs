@@ -9,6 +9,7 @@
 //! * `doorbell`: the channel of a device engine
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
+//! * `plan_files`: plans that settings name, of this library and of others
 //! * `plans`: verified plans, and plans in device memory, both with a bound
 //! * `halves`: device memory that is filled from the host
 //! * `kept`: the same for launches that are captured into graphs, which stays
@@ -36,6 +37,7 @@ mod launching;
 mod layout;
 mod memory;
 mod order;
+mod plan_files;
 mod plans;
 mod posted;
 mod process;
@@ -58,6 +60,7 @@ pub(super) use launcher::{LaunchShape, Launcher};
 pub(super) use layout::{Layout, Offsets, PortPlace};
 pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, RankMemory};
 pub(crate) use order::{CapturedOrders, LaunchOrder};
+pub(super) use plan_files::PlanFiles;
 pub(super) use plans::{Encoded, PlanKey, PlanShape, PortUse, Prepared, Resident};
 pub(super) use posted::Posted;
 pub(super) use process::{Offer, PlaceTaker, ProcessState, agreed_settings};

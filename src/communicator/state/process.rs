@@ -6,6 +6,7 @@ use super::barrier::ProcessBarrier;
 use super::chosen::ChosenWays;
 use super::forests::Forests;
 use super::geometry::{Geometry, Nodes};
+use super::plan_files::PlanFiles;
 use super::plans::PlanCache;
 use super::posted::Posted;
 use super::rank::RankState;
@@ -69,6 +70,8 @@ pub(crate) struct ProcessState {
     said: Mutex<BTreeSet<(&'static str, &'static str)>>,
     /// What takes offers of other ranks, by rank of this process.
     places: Mutex<BTreeMap<Rank, Weak<dyn PlaceTaker>>>,
+    /// Plans of files, once they are read.
+    plan_files: OnceLock<Arc<PlanFiles>>,
 }
 
 /// Registered memory that one rank offers another one.
@@ -123,7 +126,19 @@ impl ProcessState {
             ways: ChosenWays::default(),
             said: Mutex::default(),
             places: Mutex::default(),
+            plan_files: OnceLock::new(),
         }
+    }
+
+    /// Sets the plans of files; all ranks have the same ones, which their geometries say.
+    pub fn set_plan_files(&self, files: &Arc<PlanFiles>) {
+        // The first rank of the process sets them for all.
+        let _ = self.plan_files.set(files.clone());
+    }
+
+    /// The plans of files.
+    pub fn plan_files(&self) -> Option<&PlanFiles> {
+        self.plan_files.get().map(Arc::as_ref)
     }
 
     /// Adds the control plane of a rank of this process. Its failures fail the communicator, and
@@ -561,6 +576,11 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         Some(bytes) => Value::Number(bytes),
         None => Value::word("none"),
     };
+    // What files hold, wherever they lie.
+    let plan_files = match geometry.plan_files {
+        Some(digest) => Value::Word(format!("{digest:016x}").into()),
+        None => Value::word("none"),
+    };
     signature([
         ("the number of ranks", Value::Number(geometry.rank_count.into())),
         ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
@@ -578,6 +598,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_GRANTED_BYTES", granted),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
+        ("RINGDOVE_PLAN_FILES", plan_files),
     ])
     .into()
 }
