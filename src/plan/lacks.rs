@@ -1,6 +1,8 @@
-//! What a plan uses and a communicator lacks. Plans that selection builds use what there is; those of
-//! files may use anything.
+//! What a plan uses and a communicator lacks. Plans that selection builds use what there is; those
+//! of files may use anything.
 
+use super::encode::encoded_bytes;
+use super::import::PROGRAM_BYTES_MAX;
 use super::selection::DIRECT_PAIRS_RANKS_MAX;
 use super::{Lane, LaneKind, Limits, Plan, SCRATCH_BYTES_MAX, SlotShape};
 
@@ -42,6 +44,10 @@ pub fn lacks(plan: &Plan, limits: &Limits) -> Option<String> {
                 slots.count, slots.bytes
             ));
         }
+    }
+    let longest = plan.ranks.iter().map(encoded_bytes).max().unwrap_or(0);
+    if longest > PROGRAM_BYTES_MAX {
+        return Some(format!("a rank's program has {longest} bytes, of {PROGRAM_BYTES_MAX}"));
     }
     let scratch = (0..rank_count).map(|rank| plan.scratch_bytes(rank)).max().unwrap_or(0);
     (scratch > SCRATCH_BYTES_MAX).then(|| format!("it uses {scratch} bytes of scratch memory"))

@@ -15,8 +15,12 @@ impl Plan {
 /// Where in scratch memory all rounds of an op end.
 fn end(segment: &Segment, op: &Op) -> u64 {
     let (places, range) = match *op {
-        Op::Copy { destination, source, range, .. } => ([Some(destination), Some(source), None], range),
-        Op::Reduce { destination, a, b, range, .. } => ([Some(destination), Some(a), Some(b)], range),
+        Op::Copy { destination, source, range, .. } => {
+            ([Some(destination), Some(source), None], range)
+        }
+        Op::Reduce { destination, a, b, range, .. } => {
+            ([Some(destination), Some(a), Some(b)], range)
+        }
         Op::Pack { source, range, .. } => ([source, None, None], range),
         Op::Collect { destination, own, range, .. } => ([destination, own, None], range),
         Op::Put { source, range, .. } => ([Some(source), None, None], range),

@@ -62,7 +62,8 @@ impl Xml {
 
     /// A step, after another thread block's.
     fn after(&mut self, name: &str, from: Place, to: Place, count: u32, dep: Option<(u32, u32)>) {
-        let (block, step) = dep.map_or((-1, -1), |(block, step)| (i64::from(block), i64::from(step)));
+        let (block, step) =
+            dep.map_or((-1, -1), |(block, step)| (i64::from(block), i64::from(step)));
         let number = self.step;
         let _ = writeln!(
             self.text,
@@ -209,17 +210,16 @@ pub fn hierarchical() -> String {
 /// Broadcast of three ranks along a chain from rank 1; steps of two chunks.
 pub fn broadcast() -> String {
     let (name, coll, more) = ("chain", "broadcast", " root=\"1\"");
-    let mut xml = Xml::new(&Algo { name, coll, ranks: 3, chunks: 2, in_place: false, more });
-    let (input, output) = (i(0), ("o", 0));
-    xml.gpu(0, [2, 2, 0], |xml| {
-        xml.block(0, [None, Some(2)], 0, |xml| xml.after("r", output, output, 2, None));
+    let mut xml = Xml::new(&Algo { name, coll, ranks: 3, chunks: 2, in_place: true, more });
+    let data = i(0);
+    xml.gpu(0, [2, 0, 0], |xml| {
+        xml.block(0, [None, Some(2)], 0, |xml| xml.after("r", data, data, 2, None));
     });
-    xml.gpu(1, [2, 2, 0], |xml| {
-        xml.block(0, [Some(2), None], 0, |xml| xml.after("s", input, output, 2, None));
-        xml.block(1, [None; 2], 0, |xml| xml.after("cpy", input, output, 2, None));
+    xml.gpu(1, [2, 0, 0], |xml| {
+        xml.block(0, [Some(2), None], 0, |xml| xml.after("s", data, data, 2, None));
     });
-    xml.gpu(2, [2, 2, 0], |xml| {
-        xml.block(0, [Some(0), Some(1)], 0, |xml| xml.after("rcs", output, output, 2, None));
+    xml.gpu(2, [2, 0, 0], |xml| {
+        xml.block(0, [Some(0), Some(1)], 0, |xml| xml.after("rcs", data, data, 2, None));
     });
     xml.end()
 }

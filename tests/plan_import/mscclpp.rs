@@ -65,9 +65,7 @@ fn other(id: usize, index: u32) -> String {
 }
 
 fn on_channels(name: &str, channels: &[usize]) -> String {
-    format!(
-        "{{\"name\": \"{name}\", \"channel_ids\": {channels:?}, \"channel_type\": \"memory\"}}"
-    )
+    format!("{{\"name\": \"{name}\", \"channel_ids\": {channels:?}, \"channel_type\": \"memory\"}}")
 }
 
 fn moves(name: &str, from: &[String], to: &[String], more: &str) -> String {
@@ -132,9 +130,9 @@ pub fn packets(ranks: u32) -> String {
             let sums = (0..peers.len()).map(|buffer| other(buffer, ranks + rank));
             let sums: Vec<_> = std::iter::once(own("i", rank)).chain(sums).collect();
             let sum = moves("respkt", &terms, &sums, &format!("{shared}{SUM}"));
-            let got = peers.iter().map(|peer| {
-                moves("upkt", &[own("s", ranks + peer)], &[own("i", *peer)], &shared)
-            });
+            let got = peers
+                .iter()
+                .map(|peer| moves("upkt", &[own("s", ranks + peer)], &[own("i", *peer)], &shared));
             puts.chain([sum]).chain(got).collect()
         };
         let blocks = (0..2).map(block).collect();

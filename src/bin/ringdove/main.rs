@@ -7,6 +7,7 @@ mod perf;
 mod plan;
 mod program;
 mod topo;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use perf::arguments::Arguments;
@@ -43,6 +44,8 @@ enum Verb {
     Program(program::Arguments),
     /// Show what this node, or a described machine, is made of, and how fast its links can be
     Topo(topo::Arguments),
+    /// Measure this machine's GPUs and links, and write a profile of the cost model
+    Tune(tune::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Verb::Plan(arguments) => Ok(plan::run(arguments)),
         Verb::Program(arguments) => Ok(program::run(arguments)),
         Verb::Topo(arguments) => Ok(topo::run(&arguments)),
+        Verb::Tune(arguments) => Ok(tune::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }

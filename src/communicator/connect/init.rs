@@ -17,8 +17,8 @@ use super::registry::process_of;
 use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
-    Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PortPlace,
-    PlanFiles, ProcessState, RankMemory, RankState, Tidy, agreed_settings, lock,
+    Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PlanFiles,
+    PortPlace, ProcessState, RankMemory, RankState, Tidy, agreed_settings, lock,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -486,7 +486,8 @@ fn geometry(
         let expected = format!("1 to {}", Geometry::RANKS_MAX);
         return Err(Error::argument("number of ranks", expected, rank_count));
     }
-    Ok(Geometry::new(rank_count, nodes, settings)?.with_plan_files(files.digest()))
+    Ok(Geometry::new(rank_count, nodes, settings)?
+        .with_files(files.digest(), files.profile_digest()))
 }
 
 /// The state of a rank with its memory; the rank is number `number` of its node.

@@ -50,6 +50,8 @@ pub(crate) struct Geometry {
     pub engine: EngineKind,
     /// A digest of the files with plans, where there are any.
     pub plan_files: Option<u64>,
+    /// The same of the cost model's constants, where a setting names them.
+    pub profile: Option<u64>,
 }
 
 /// How ranks are spread over nodes.
@@ -161,9 +163,9 @@ impl Geometry {
         Self { order, ..self }
     }
 
-    /// The same with files of plans, of which this is the digest.
-    pub fn with_plan_files(self, plan_files: Option<u64>) -> Self {
-        Self { plan_files, ..self }
+    /// The same with files of plans and constants of the cost model, of which these are digests.
+    pub fn with_files(self, plan_files: Option<u64>, profile: Option<u64>) -> Self {
+        Self { plan_files, profile, ..self }
     }
 
     /// May plans go along packed trees?
@@ -236,6 +238,7 @@ impl Geometry {
             granted_bytes: settings.granted_bytes,
             engine: settings.engine,
             plan_files: None,
+            profile: None,
         }
     }
 

@@ -1,13 +1,17 @@
-//! Plans that settings name: files of this library, of MSCCL and of MSCCL++.
+//! What settings name: files with plans, of this library, of MSCCL and of MSCCL++; and constants of
+//! the cost model.
 //!
 //! They are read when a communicator is made, and what is for as many ranks is proved then, for one
 //! size. Each call for which one fits has the plan for its own size proved, once. What a file asks
 //! for and the machine lacks is no error then: the call goes another way, and the log says why.
 
 use super::sync::lock;
+use crate::cost::Profile;
+use crate::cost::profile::CONSTANTS;
 use crate::error::{Error, Result};
 use crate::plan::{
-    CollectiveRequest, ImportedPlan, Limits, PlanFile, SCRATCH_BYTES_MAX, Verified, lacks,
+    Collective, CollectiveRequest, ImportedPlan, Limits, PlanFile, SCRATCH_BYTES_MAX, Verified,
+    lacks,
 };
 use crate::settings::Settings;
 use lru::LruCache;
@@ -35,10 +39,11 @@ enum Kind {
 /// What files have for a request: which file, and the plan.
 type Found = Option<(usize, Arc<Verified>)>;
 
-/// All plans that settings name, for one number of ranks.
+/// All plans that settings name, for one number of ranks, and the constants.
 #[derive(Debug)]
 pub(crate) struct PlanFiles {
     digest: Option<u64>,
+    profile: Option<(Profile, u64)>,
     plans: Vec<(PathBuf, Kind)>,
     found: Mutex<LruCache<CollectiveRequest, Found>>,
 }
@@ -64,9 +69,9 @@ impl PlanFiles {
             let kind = kind(&text, rank_count, settings).map_err(wrong)?;
             plans.extend(kind.map(|kind| (path.clone(), kind)));
         }
-        let digest = hasher.finalize();
-        let digest = digest.as_bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let digest = digest_of(&hasher);
         Ok(Self {
+            profile: profile(settings)?,
             digest: digest.filter(|_| !settings.plan_files.is_empty()),
             plans,
             found: Mutex::new(LruCache::new(FOUND_MAX)),
@@ -76,6 +81,16 @@ impl PlanFiles {
     /// What all ranks must have alike; `None` without files.
     pub fn digest(&self) -> Option<u64> {
         self.digest
+    }
+
+    /// The constants of the cost model that a setting names.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref().map(|(profile, _)| profile)
+    }
+
+    /// What all ranks must have alike of them.
+    pub fn profile_digest(&self) -> Option<u64> {
+        self.profile.as_ref().map(|(_, digest)| *digest)
     }
 
     /// Scratch memory that a rank needs for any of the plans.
@@ -130,10 +145,50 @@ impl PlanFiles {
     }
 }
 
-/// A plan for one request serves the same one of registered buffers, too.
+/// A plan for one request serves the same one of registered buffers, too. Where ranks do not know
+/// of one another whether a call is in place, or sends from registered memory, none is used.
 fn is_for(file: &PlanFile, request: &CollectiveRequest) -> bool {
+    let collective = request.collective;
+    let alone = collective == Collective::ReduceScatter && file.request.registered;
+    if collective.root().is_some() || alone {
+        return false;
+    }
     let registered = request.registered && file.request.registered;
     file.request == CollectiveRequest { registered, ..*request }
+}
+
+fn digest_of(hasher: &blake3::Hasher) -> Option<u64> {
+    let digest = hasher.finalize();
+    digest.as_bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// The constants that a setting names, with a digest of what they are.
+///
+/// # Errors
+/// [`Error::Setting`] for a name that is neither built in nor a file, and for a file that is no
+/// profile, with the reason.
+fn profile(settings: &Settings) -> Result<Option<(Profile, u64)>> {
+    let name = settings.profile.trim();
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |reason: String| Error::Setting {
+        name: "RINGDOVE_PROFILE".into(),
+        value: name.into(),
+        expected: format!("a built-in profile or a file; {reason}"),
+    };
+    let profile = match Profile::names().any(|known| known == name) {
+        true => Profile::built_in(name)?,
+        false => {
+            let text = read(Path::new(name)).map_err(|error| wrong(error.to_string()))?;
+            Profile::parse(name, &text).map_err(|error| wrong(error.to_string()))?
+        }
+    };
+    let mut hasher = blake3::Hasher::new();
+    for (constant, ..) in CONSTANTS {
+        hasher.update(&profile.value(constant).unwrap_or(0.0).to_le_bytes());
+    }
+    Ok(digest_of(&hasher).map(|digest| (profile, digest)))
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

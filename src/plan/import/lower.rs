@@ -1,11 +1,14 @@
 //! Steps as ops: which lanes messages take, which thread blocks become one block, and where chunks
 //! lie.
 //!
-//! A chunk moves in pieces of one slot; each round of the plan handles one piece of every chunk, as
-//! the formats' own interpreters do. Messages of a lane are counted by the order of all steps.
+//! A chunk moves in pieces; each round of the plan handles one piece of every chunk, as the
+//! formats' own interpreters do, and a segment of one round the rest. A slot holds a piece of each
+//! chunk of a message. Messages of a lane are counted by the order of all steps.
 
 use super::order::{self, Taken, Way};
-use super::{ImportError, ImportedPlan, PROGRAM_BYTES_MAX, Place, SCRATCH_BYTES_MAX, Space};
+use super::{
+    GROUP_MAX, ImportError, ImportedPlan, PROGRAM_BYTES_MAX, Place, SCRATCH_BYTES_MAX, Space, Step,
+};
 use crate::plan::encode::encoded_bytes;
 use crate::plan::{
     BlockProgram, Buffer, CollectiveRequest, GRANULE_BYTES, Lane, LaneEnd, LaneKind, Limits,
@@ -60,37 +63,38 @@ impl Lanes {
     }
 }
 
-/// How long the pieces of chunks are, and how many rounds that makes.
+/// The pieces of a chunk: `rounds` of so many bytes, and the rest.
 #[derive(Clone, Copy)]
 struct Cut {
     chunk: u64,
     piece: u64,
     rounds: u64,
+    rest: u64,
 }
 
 impl Cut {
-    fn of(plan: &ImportedPlan, request: &CollectiveRequest, slot_bytes: u32) -> Self {
+    /// For messages of up to `group` chunks.
+    fn of(plan: &ImportedPlan, request: &CollectiveRequest, slot_bytes: u32, group: u32) -> Self {
         let chunk = request.bytes * request.parts() / u64::from(plan.chunks);
-        let slot = u64::from(slot_bytes);
-        let piece = if chunk <= slot { chunk } else { slot - slot % GRANULE_BYTES };
-        Self { chunk, piece, rounds: chunk.div_ceil(piece.max(1)) }
+        let room = u64::from(slot_bytes / group);
+        let piece = if chunk <= room { chunk } else { room - room % GRANULE_BYTES };
+        Self { chunk, piece, rounds: chunk / piece.max(1), rest: chunk % piece.max(1) }
     }
 }
 
-/// Bytes of a chunk with which a plan is proved in the place of `plan`, whose `chunks` are of `all`
-/// bytes together; `None`: it is short itself.
-pub(super) fn short(plan: &Plan, all: u64, chunks: u32) -> Option<u64> {
+/// Bytes of a chunk with which a plan is proved in the place of `plan`, whose chunks have so many;
+/// `None`: it is short itself.
+pub(super) fn short(plan: &Plan, chunk: u64) -> Option<u64> {
     let blocks = || plan.ranks.iter().flat_map(|rank| &rank.blocks);
     let segments = || blocks().flat_map(|block| &block.segments);
-    // All segments have the same rounds.
+    // The first segment of each block has the same rounds; of the rest there is one round.
     let first = segments().next()?;
     let (rounds, piece) = (u64::from(first.rounds), first.round_stride);
     let ops: usize = segments().map(|segment| segment.ops.len()).sum();
     if rounds <= ROUNDS_PROVED || rounds * ops as u64 <= OPS_PROVED {
         return None;
     }
-    let last = all / u64::from(chunks) - (rounds - 1) * piece;
-    Some((ROUNDS_PROVED - 1) * piece + last)
+    Some(ROUNDS_PROVED * piece + (chunk - rounds * piece))
 }
 
 /// The plan for a request, on the first kind of lanes that it fits.
@@ -146,7 +150,12 @@ struct Lowering<'a> {
 
 impl Lowering<'_> {
     fn made(&self) -> Result<Plan, ImportError> {
-        let cut = Cut::of(self.plan, self.request, self.lanes.slots.bytes);
+        let steps = self.plan.programs.iter().flatten().flat_map(|block| &block.steps);
+        let group = steps.map(|step| step.count).max().unwrap_or(1);
+        let cut = Cut::of(self.plan, self.request, self.lanes.slots.bytes, group);
+        if cut.piece == 0 {
+            return Err(ImportError::whole("slots too small for a message of several chunks"));
+        }
         let Ok(rounds) = u32::try_from(cut.rounds) else {
             return Err(ImportError::whole(format!("{} rounds are too many", cut.rounds)));
         };
@@ -156,7 +165,17 @@ impl Lowering<'_> {
         for rank in 0..self.plan.rank_count {
             let own: Vec<_> = order.iter().filter(|taken| taken.rank == rank as usize).collect();
             let blocks = self.blocks_of(rank, &own);
-            ranks.push(Rank::new(self, rank, cut, blocks).program(&own, rounds)?);
+            let mut made = Rank::new(self, rank, cut, blocks.clone()).program(&own, rounds)?;
+            if cut.rest > 0 {
+                let rest = Cut { piece: cut.rest, ..cut };
+                let start = cut.rounds * cut.piece;
+                let rest = Rank { start, ..Rank::new(self, rank, rest, blocks) };
+                let rest = rest.program(&own, 1)?;
+                for (block, rest) in made.blocks.iter_mut().zip(rest.blocks) {
+                    block.segments.extend(rest.segments);
+                }
+            }
+            ranks.push(made);
         }
         let plan = Plan { ranks, thread_count: THREADS, slots: self.lanes.slots };
         let longest = plan.ranks.iter().map(encoded_bytes).max().unwrap_or(0);
@@ -233,6 +252,8 @@ impl Groups {
 struct Rank<'a> {
     lowering: &'a Lowering<'a>,
     cut: Cut,
+    /// Bytes of each chunk before the first piece.
+    start: u64,
     /// Chunks at which input and output begin, where the plan takes them to be one memory.
     offsets: (u64, u64),
     /// They are one memory to the plan, and not to the request.
@@ -257,6 +278,7 @@ impl<'a> Rank<'a> {
         Self {
             lowering,
             cut,
+            start: 0,
             offsets: (input / cut.chunk, output / cut.chunk),
             virtually: plan.in_place && !plan.out_of_place && !request.in_place_on(rank),
             sizes: (request.input_bytes(rank) / cut.chunk, request.output_bytes(rank) / cut.chunk),
@@ -268,11 +290,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    fn program(
-        mut self,
-        own: &[&Taken<'_>],
-        rounds: u32,
-    ) -> Result<RankProgram, ImportError> {
+    fn program(mut self, own: &[&Taken<'_>], rounds: u32) -> Result<RankProgram, ImportError> {
         for taken in own {
             self.step(taken)?;
         }
@@ -283,67 +301,83 @@ impl<'a> Rank<'a> {
                 ops.push(Op::Advance { port, signals, completions: 0 });
             }
             if !ops.is_empty() {
-                let (round_stride, limit) = (self.cut.piece, self.cut.chunk);
+                // Pieces are whole: nothing is clipped.
+                let limit = (u64::from(rounds) + u64::from(GROUP_MAX)) * self.cut.piece;
+                let round_stride = self.cut.piece;
                 block.segments.push(Segment { rounds, round_stride, limit, ops });
             }
         }
         Ok(RankProgram { blocks })
     }
 
-    fn range(&self) -> Range {
-        Range { extent: 0, length: self.cut.piece as u32 }
+    /// The range of so many pieces.
+    fn range(&self, count: u32) -> Range {
+        Range { extent: 0, length: count * self.cut.piece as u32 }
     }
 
-    /// One step: what it waits for, the value, where it goes.
+    /// One step: what it waits for, the value of each chunk, where it goes.
     fn step(&mut self, taken: &Taken<'_>) -> Result<(), ImportError> {
         let step = taken.step;
         let block = self.block_of[taken.thread_block];
-        let mut terms = Vec::new();
-        let mut credits = None;
-        if let Some((way, message, freed)) = taken.received {
+        let received = taken.received.map(|(way, message, freed)| {
             let port = self.port(block, way, Side::Receive);
             self.ops[block].push(Op::WaitSignal { port, value: i64::from(message) + 1 });
-            terms.push(Operand::Slot { port, message, offset: 0 });
-            credits = Some((port, freed));
-        }
-        for &place in &step.terms {
-            terms.push(self.place(place, false, step.line)?);
-        }
-        let store = step.store.map(|place| self.place(place, true, step.line)).transpose()?;
-        let slot = taken.sent.map(|(way, message)| {
+            (port, message, freed)
+        });
+        let sent = taken.sent.map(|(way, message)| {
             let port = self.port(block, way, Side::Send);
             let slots = i64::from(self.lowering.lanes.slots.count);
             self.ops[block].push(Op::WaitSignal { port, value: i64::from(message) + 1 - slots });
-            (port, Operand::Slot { port, message, offset: 0 })
+            (port, message)
         });
-        let range = self.range();
-        let ops = &mut self.ops[block];
-        let mut places = store.into_iter().chain(slot.map(|(_, slot)| slot));
-        if let Some(destination) = places.next() {
-            let modifiers = Modifiers::NONE;
-            ops.push(match terms[..] {
-                [source] => Op::Copy { destination, source, range, modifiers },
-                [a, b] => Op::Reduce { destination, a, b, range, modifiers },
-                _ => {
-                    let reason = format!("a step of {} terms", terms.len());
-                    return Err(ImportError::new(step.line, reason));
-                }
-            });
-            if let Some(second) = places.next() {
-                let source = match terms[..] {
-                    // What arrived is still there.
-                    [source] => source,
-                    _ => destination,
-                };
-                ops.push(Op::Copy { destination: second, source, range, modifiers });
+        for number in 0..step.count {
+            let offset = u64::from(number) * self.cut.piece;
+            let slot = |port, message| Operand::Slot { port, message, offset };
+            let arrived = received.map(|(port, message, _)| slot(port, message));
+            let goes = sent.map(|(port, message)| slot(port, message));
+            self.chunk(block, step, number, [arrived, goes])?;
+        }
+        if let Some((port, message)) = sent {
+            let slot = Operand::Slot { port, message, offset: 0 };
+            let (arrival, completion, range) = (true, false, self.range(step.count));
+            let (destination, source) = (slot, slot);
+            self.ops[block].push(Op::Put { port, destination, source, range, arrival, completion });
+        }
+        if let Some((port, _, freed)) = received {
+            self.ops[block].extend((0..freed).map(|_| Op::Credit { port }));
+        }
+        Ok(())
+    }
+
+    /// One chunk of a step: from where it arrived, and to where it goes.
+    fn chunk(
+        &mut self,
+        block: usize,
+        step: &Step,
+        number: u32,
+        [arrived, goes]: [Option<Operand>; 2],
+    ) -> Result<(), ImportError> {
+        let at = |place: Place| Place { chunk: place.chunk + number, ..place };
+        let mut terms: Vec<Operand> = arrived.into_iter().collect();
+        for &place in &step.terms {
+            terms.push(self.place(at(place), false, step.line)?);
+        }
+        let store = step.store.map(|place| self.place(at(place), true, step.line)).transpose()?;
+        let (range, modifiers) = (self.range(1), Modifiers::NONE);
+        let mut places = store.into_iter().chain(goes);
+        let Some(destination) = places.next() else { return Ok(()) };
+        self.ops[block].push(match terms[..] {
+            [source] => Op::Copy { destination, source, range, modifiers },
+            [a, b] => Op::Reduce { destination, a, b, range, modifiers },
+            _ => {
+                let reason = format!("a step of {} terms", terms.len());
+                return Err(ImportError::new(step.line, reason));
             }
-        }
-        if let Some((port, slot)) = slot {
-            let (arrival, completion) = (true, false);
-            ops.push(Op::Put { port, destination: slot, source: slot, range, arrival, completion });
-        }
-        if let Some((port, freed)) = credits {
-            ops.extend((0..freed).map(|_| Op::Credit { port }));
+        });
+        if let Some(second) = places.next() {
+            // What arrived is still there, and what was combined is stored.
+            let source = if terms.len() == 1 { terms[0] } else { destination };
+            self.ops[block].push(Op::Copy { destination: second, source, range, modifiers });
         }
         Ok(())
     }
@@ -382,7 +416,7 @@ impl<'a> Rank<'a> {
             let reason = format!("chunk {chunk} of the {buffer}, which has {chunks} on this rank");
             return Err(ImportError::new(line, reason));
         }
-        Ok(Operand::Buffer { buffer, offset: chunk * self.cut.chunk })
+        Ok(Operand::Buffer { buffer, offset: chunk * self.cut.chunk + self.start })
     }
 
     /// Where a chunk lies that the plan takes to be in the one memory of input and output, and
@@ -406,8 +440,8 @@ impl<'a> Rank<'a> {
         (Buffer::Scratch, u64::from(self.lowering.plan.scratch_chunks) + chunk)
     }
 
-    /// What the plan leaves where it is, and the request wants in the output: copies at the start of
-    /// the first block. Nobody else writes there, and whoever reads it reads the input.
+    /// What the plan leaves where it is, and the request wants in the output: copies at the start
+    /// of the first block. Nobody else writes there, and whoever reads it reads the input.
     fn keep(&mut self) {
         if !self.virtually {
             return;
@@ -415,11 +449,12 @@ impl<'a> Rank<'a> {
         let ((input, output), (has, wants)) = (self.offsets, self.sizes);
         let kept = (input.max(output)..(input + has).min(output + wants))
             .filter(|chunk| !self.written.contains(chunk));
-        let at = |buffer, chunk: u64| Operand::Buffer { buffer, offset: chunk * self.cut.chunk };
+        let offset = |chunk: u64| chunk * self.cut.chunk + self.start;
+        let at = |buffer, chunk: u64| Operand::Buffer { buffer, offset: offset(chunk) };
         let copies = kept.map(|chunk| Op::Copy {
             destination: at(Buffer::Output, chunk - output),
             source: at(Buffer::Input, chunk - input),
-            range: self.range(),
+            range: self.range(1),
             modifiers: Modifiers::NONE,
         });
         let copies: Vec<_> = copies.collect();

@@ -1,10 +1,11 @@
 //! Plans of others: what MSCCL and MSCCL++ write, as plans of this library.
 //!
 //! Their files say what thread blocks do with chunks of buffers, for data of any size. A file is
-//! read into [`ImportedPlan`]: for each rank and thread block the chunks that it receives, combines,
-//! stores and sends. [`ImportedPlan::build`] makes a plan of it for one request and one machine:
+//! read into [`ImportedPlan`]: for each rank and thread block the chunks that it receives,
+//! combines, stores and sends. [`ImportedPlan::build`] makes a plan of it for one request and one
+//! machine:
 //!
-//! * `msccl`: MSCCL's XML; `mscclpp`, `objects`: MSCCL++'s JSON
+//! * `msccl`: MSCCL's XML; `mscclpp`, `objects`, `play`: MSCCL++'s JSON
 //! * `order`: one order of all steps of all ranks, which shows that the file's programs end
 //! * `lower`: the steps as ops, thread blocks as blocks
 //!
@@ -14,14 +15,15 @@
 //!
 //! **Thread blocks wait for one another** in these formats, and blocks of this library do not. So
 //! thread blocks of a rank that depend on each other, or that share a lane, become one block, which
-//! takes their steps in the order that `order` has found: all blocks' programs are then parts of one
-//! order in which every step can be done, hence none waits for ever.
+//! takes their steps in the order that `order` has found: all blocks' programs are then parts of
+//! one order in which every step can be done, hence none waits for ever.
 
 mod lower;
 mod msccl;
 mod mscclpp;
 mod objects;
 mod order;
+mod play;
 
 use super::{Collective, CollectiveRequest, Limits, Plan, VerifyError, verify};
 use ringdove_kernels::element::ReduceOp;
@@ -36,12 +38,14 @@ const RANKS_MAX: u32 = super::PROVED_RANKS_MAX;
 const THREAD_BLOCKS_MAX: usize = 1024;
 /// The most steps of all thread blocks and ranks, of one chunk each.
 const STEPS_MAX: usize = 1 << 20;
+/// The most chunks of one message: slots hold a piece of each.
+const GROUP_MAX: u32 = 8;
 /// The most chunks of a buffer.
 const CHUNKS_MAX: u32 = 1 << 16;
 /// Scratch memory of a rank, at most: calls that need more are done by other plans.
 pub const SCRATCH_BYTES_MAX: u64 = 64 << 20;
 /// What a rank has to have of its program, at most: half of the memory for plans.
-const PROGRAM_BYTES_MAX: u64 = 2 << 20;
+pub(super) const PROGRAM_BYTES_MAX: u64 = 2 << 20;
 
 /// Why a plan of others is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,11 +112,14 @@ struct ThreadBlock {
     steps: Vec<Step>,
 }
 
-/// One step, of one chunk: takes what has come, combines it with what is here, stores it, sends it.
+/// One step, of one chunk or of several that follow one another in each of its places: takes what
+/// has come, combines it with what is here, stores it, sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Step {
     /// Its line in the file.
     line: u32,
+    /// Chunks: 1 to [`GROUP_MAX`]. They make one message.
+    count: u32,
     /// Steps of other thread blocks of the rank that come before it: number of the thread block,
     /// number of the step.
     after: Vec<(usize, usize)>,
@@ -212,8 +219,9 @@ impl ImportedPlan {
             && chunk > 0
             && all.is_multiple_of(u64::from(self.chunks))
             && chunk.is_multiple_of(u64::from(request.element_bytes))
-            // What is done in place serves others by a copy of its own.
-            && (self.in_place || !request.in_place)
+            // What is done in place serves others by a copy of its own. With a root, the other
+            // ranks do not know whether its call is in place.
+            && (self.in_place || !request.in_place && request.collective.root().is_none())
     }
 
     /// A request that the plan covers, of `chunk_bytes` in each chunk, or what comes next to that.
@@ -240,19 +248,15 @@ impl ImportedPlan {
     /// # Errors
     /// A request that the plan does not cover, programs that wait for ever, and what the machine
     /// has too little of.
-    pub fn build(
-        &self,
-        request: &CollectiveRequest,
-        limits: &Limits,
-    ) -> Result<Plan, ImportError> {
+    pub fn build(&self, request: &CollectiveRequest, limits: &Limits) -> Result<Plan, ImportError> {
         if !self.covers(request) {
             return Err(ImportError::whole(self.uncovered(request)));
         }
         lower::lower(self, request, limits)
     }
 
-    /// The plan for `request`, proved. Of a long one, a plan of three rounds is proved in its place,
-    /// the last of which is clipped as that of the whole is: rounds do the same on data of their own.
+    /// The plan for `request`, proved. Of a long one, a plan of three rounds and of the whole's
+    /// rest is proved in its place: rounds do the same on data of their own.
     ///
     /// # Errors
     /// As [`build`](Self::build), and the verifier's refusal.
@@ -262,7 +266,8 @@ impl ImportedPlan {
         limits: &Limits,
     ) -> Result<super::Verified, ImportError> {
         let plan = self.build(request, limits)?;
-        let Some(chunk) = lower::short(&plan, request.bytes * request.parts(), self.chunks) else {
+        let all = request.bytes * request.parts();
+        let Some(chunk) = lower::short(&plan, all / u64::from(self.chunks)) else {
             return Ok(verify(plan, &request.promise())?);
         };
         let bytes = chunk * u64::from(self.chunks) / request.parts();
@@ -329,6 +334,6 @@ fn collective(name: &str, root: u32, line: u32) -> Result<Collective, ImportErro
 impl Step {
     /// A step that only waits.
     fn nothing(line: u32) -> Self {
-        Self { line, ..Self::default() }
+        Self { line, count: 1, ..Self::default() }
     }
 }

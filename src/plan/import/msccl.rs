@@ -1,12 +1,12 @@
 //! MSCCL's XML: `algo`, in it a `gpu` for each rank, thread blocks (`tb`) and their steps.
 //!
 //! A thread block has at most one rank to send to and one to receive from, on one channel. A step
-//! handles `cnt` chunks, which become steps of one chunk each; `depid` and `deps` name a thread
+//! handles `cnt` chunks, up to 8 of which make one message; `depid` and `deps` name a thread
 //! block of the same GPU, and its step that comes before this one.
 
 use super::{
-    CHUNKS_MAX, Channel, ImportError, ImportedPlan, Place, RANKS_MAX, STEPS_MAX, Space, Step,
-    THREAD_BLOCKS_MAX, ThreadBlock, collective,
+    CHUNKS_MAX, Channel, GROUP_MAX, ImportError, ImportedPlan, Place, RANKS_MAX, STEPS_MAX, Space,
+    Step, THREAD_BLOCKS_MAX, ThreadBlock, collective,
 };
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -58,8 +58,7 @@ struct Parts {
 
 impl Parts {
     fn of(name: &str) -> Option<Self> {
-        let none =
-            Self { receives: false, reads: false, adds: false, stores: false, sends: false };
+        let none = Self { receives: false, reads: false, adds: false, stores: false, sends: false };
         Some(match name {
             "nop" => none,
             "s" => Self { reads: true, sends: true, ..none },
@@ -95,7 +94,10 @@ impl Reader<'_, '_> {
         };
         let value = text.trim().parse().ok().filter(|value| (least..=most).contains(value));
         value.ok_or_else(|| {
-            self.wrong(node, format!("{name} of <{of}>: {least} to {most} is expected, not {text:?}"))
+            self.wrong(
+                node,
+                format!("{name} of <{of}>: {least} to {most} is expected, not {text:?}"),
+            )
         })
     }
 
@@ -178,7 +180,7 @@ impl Reader<'_, '_> {
         let ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
         let mut sent_on = std::collections::HashMap::new();
         let mut found = Vec::new();
-        // For each thread block: of each step, its last one of one chunk.
+        // For each thread block: of each step, the last one that it stands for.
         let mut ends_of = vec![Vec::new(); nodes.len()];
         for (place, tb) in nodes.iter().enumerate() {
             if ids[..place].contains(&ids[place]) {
@@ -202,7 +204,7 @@ impl Reader<'_, '_> {
                 self.step(node, &ends, bounds, &mut block)?;
                 ends_of[place].push(block.steps.len() - 1);
                 if *steps + block.steps.len() > STEPS_MAX {
-                    let reason = format!("more than {STEPS_MAX} steps of one chunk");
+                    let reason = format!("more than {STEPS_MAX} steps");
                     return Err(self.wrong(node, reason));
                 }
             }
@@ -232,7 +234,7 @@ impl Reader<'_, '_> {
         &self,
         step: Node,
         of: [&str; 2],
-        more: i64,
+        (more, count): (i64, i64),
         bounds: &Bounds,
     ) -> Result<Place, ImportError> {
         let text = step.attribute(of[0]).unwrap_or("nothing");
@@ -246,13 +248,14 @@ impl Reader<'_, '_> {
             }
         };
         let first = self.number(step, of[1], 0, CHUNKS_MAX.into())?;
-        let chunk = u32::try_from(first + more).ok().filter(|chunk| *chunk < chunks);
-        chunk.map(|chunk| Place { space, chunk }).ok_or_else(|| {
-            self.wrong(step, format!("chunk {} of {text}, which has {chunks}", first + more))
+        let last = u32::try_from(first + more + count - 1).ok().filter(|last| *last < chunks);
+        last.map(|last| Place { space, chunk: last + 1 - count as u32 }).ok_or_else(|| {
+            let last = first + more + count - 1;
+            self.wrong(step, format!("chunk {last} of {text}, which has {chunks}"))
         })
     }
 
-    /// Adds the steps of one chunk each that a step stands for.
+    /// Adds the steps that a step stands for.
     fn step(
         &self,
         node: Node,
@@ -287,9 +290,11 @@ impl Reader<'_, '_> {
             }
             _ => self.number(node, "cnt", 1, CHUNKS_MAX.into())?,
         };
-        for more in 0..count {
-            let source = || self.place(node, ["srcbuf", "srcoff"], more, bounds);
-            let destination = || self.place(node, ["dstbuf", "dstoff"], more, bounds);
+        let most = i64::from(GROUP_MAX);
+        for more in (0..count).step_by(GROUP_MAX as usize) {
+            let of_group = (count - more).min(most);
+            let source = || self.place(node, ["srcbuf", "srcoff"], (more, of_group), bounds);
+            let destination = || self.place(node, ["dstbuf", "dstoff"], (more, of_group), bounds);
             let mut terms = Vec::new();
             if parts.adds {
                 terms.push(destination()?);
@@ -301,7 +306,8 @@ impl Reader<'_, '_> {
                 true => Some(destination()?),
                 false => None,
             };
-            block.steps.push(Step { line, after: Vec::new(), receive, terms, store, send });
+            let (after, count) = (Vec::new(), of_group as u32);
+            block.steps.push(Step { line, count, after, receive, terms, store, send });
             if block.steps.len() > STEPS_MAX {
                 return Err(ImportError::new(line, format!("more than {STEPS_MAX} steps")));
             }

@@ -39,8 +39,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), String> {
     let name = arguments.file.display();
     let text = std::fs::read_to_string(&arguments.file)
         .map_err(|error| format!("cannot read {name}: {error}"))?;
-    let imported = ImportedPlan::read(&text)
-        .map_err(|error| format!("{name} cannot be imported: {error}"))?;
+    let imported =
+        ImportedPlan::read(&text).map_err(|error| format!("{name} cannot be imported: {error}"))?;
     let settings = Settings::from_env().map_err(|error| error.to_string())?;
     let limits = Limits {
         stores: arguments.nvlink,
@@ -58,9 +58,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), String> {
         in_place: (usual.in_place || arguments.in_place) && !arguments.out_of_place,
         ..usual
     };
-    let proved = imported
-        .prove(&request, &limits)
-        .map_err(|error| format!("{name} is refused: {error}"))?;
+    let proved =
+        imported.prove(&request, &limits).map_err(|error| format!("{name} is refused: {error}"))?;
     let plan = proved.plan();
     let blocks = plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0);
     super::super::say(&format!(
