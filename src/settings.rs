@@ -140,6 +140,17 @@ settings! {
          ranks, all of one node, the one of all plans that costs least in the cost model; for the \
          rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the plan \
          that the model prefers, trees or others; else as `table`; the same on every rank";
+    profile: String = "RINGDOVE_PROFILE", "",
+        |value| value.text(),
+        "the constants of the cost model: a built-in profile (`v100`, `a100`, `h100`, `pcie4`, \
+         `pcie5`), or the path of a file, such as `ringdove tune` writes; empty: the built-in one \
+         for the GPU; the same content on every rank";
+    plan_files: Vec<PathBuf> = "RINGDOVE_PLAN_FILES", "",
+        |value| value.list("paths, separated by commas", |part| Some(part.into())),
+        "files with plans that collectives take where they fit, in this order: of this \
+         library (`ringdove plan --json`), each for the one request that it names, MSCCL's XML \
+         and MSCCL++'s JSON; each is proved before it is used, and what fits no call changes \
+         nothing; the same content on every rank";
     ring_order: RingOrders = "RINGDOVE_RING_ORDER", "links",
         |value| value.number("links or ranks", |_| true),
         "the order in which rings and chains pass the ranks of a node: `links`, of 4 to 16 ranks \

@@ -147,6 +147,36 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "plans in files that settings name",
+        ("src/communicator/state/plan_files.rs", "read_to_string"),
+        ("tests/plan_import.rs", "mutated_files_are_imported_or_refused"),
+        &[],
+    ),
+    entry(
+        "plan files of this library",
+        ("src/plan/file.rs", "serde_json::from_str"),
+        ("tests/plan_files.rs", "numbers_that_nobody_meant_are_refused"),
+        &[],
+    ),
+    entry(
+        "plans of MSCCL",
+        ("src/plan/import/msccl.rs", "Document::parse"),
+        ("tests/plan_import.rs", "mutated_files_are_imported_or_refused"),
+        &[],
+    ),
+    entry(
+        "plans of MSCCL++",
+        ("src/plan/import/mscclpp.rs", "serde_json::from_str"),
+        ("tests/plan_import.rs", "mutated_files_are_imported_or_refused"),
+        &[],
+    ),
+    entry(
+        "plans of others that the command is given",
+        ("src/bin/ringdove/plan/import.rs", "ImportedPlan::read"),
+        ("tests/plan_import.rs", "mutated_files_are_imported_or_refused"),
+        &[],
+    ),
+    entry(
         "data-flow graphs in files",
         ("src/graph/file.rs", "serde_json::from_str"),
         ("tests/graph.rs", "mutated_graphs_are_read_or_refused"),

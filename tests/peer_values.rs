@@ -138,6 +138,8 @@ fn lie(lie: Lie) {
         text("RINGDOVE_USER_LANES", settings.user_lanes.to_string()),
         text("RINGDOVE_GRANTED_BYTES", settings.granted_bytes.unwrap().to_string()),
         text("RINGDOVE_REPRODUCIBLE", settings.reproducible.to_string()),
+        text("RINGDOVE_PLAN_FILES", "none".into()),
+        text("RINGDOVE_PROFILE", "none".into()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),
         text("RINGDOVE_STORE_BLOCKS", settings.store_blocks.to_string()),
         text("RINGDOVE_ALGORITHM", settings.algorithm.to_string()),

@@ -66,6 +66,7 @@ impl fmt::Display for Buffer {
         f.write_str(match self {
             Self::Input => "input",
             Self::Output => "output",
+            Self::Scratch => "scratch",
         })
     }
 }

@@ -36,6 +36,22 @@ impl PlanFile {
     /// The format that this version writes and reads.
     pub const FORMAT: u32 = 1;
 
+    /// Reads a file of this format; `None` for a text that is of another one.
+    ///
+    /// # Errors
+    /// What is wrong with the JSON, and where.
+    pub fn read(text: &str) -> Result<Option<Self>, serde_json::Error> {
+        // All formats that this library has had say so in their first field.
+        #[derive(Deserialize)]
+        struct Head {
+            format: Option<serde::de::IgnoredAny>,
+        }
+        match serde_json::from_str(text) {
+            Ok(Head { format: Some(_) }) => serde_json::from_str(text).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// A file for a plan.
     pub fn new(request: CollectiveRequest, plan: Plan) -> Self {
         Self { format: Self::FORMAT, request, plan }

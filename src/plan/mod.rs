@@ -28,6 +28,8 @@
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line; `file`: a plan in a file, with what it is for
+//! * `lacks`: what a plan of a file uses and a communicator lacks
+//! * `import`: plans of others, MSCCL's and MSCCL++'s; `scratch`: memory that some of them need
 
 mod all_pairs;
 mod all_reduce_doubling;
@@ -51,7 +53,9 @@ mod file;
 mod forest;
 #[cfg(test)]
 mod host;
+mod import;
 mod in_rank_order;
+mod lacks;
 mod order;
 mod packed;
 mod packed_trees;
@@ -60,6 +64,7 @@ mod piece;
 mod proof;
 mod request;
 mod ring;
+mod scratch;
 mod selection;
 mod send_recv;
 mod star;
@@ -73,6 +78,8 @@ pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use file::{FileError, PlanFile};
 pub use forest::{Forest, ForestError, SpanningTree};
+pub use import::{ImportError, ImportedPlan, SCRATCH_BYTES_MAX};
+pub use lacks::lacks;
 pub use order::{ORDERED_RANKS_MAX, RingOrder};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
@@ -330,6 +337,8 @@ pub enum Buffer {
     Input,
     /// Buffer 1: the caller's output (the same memory as the input for an in-place call).
     Output,
+    /// Buffer 2: memory of the rank's own, which holds nothing when a launch begins.
+    Scratch,
 }
 
 impl Buffer {
@@ -338,6 +347,7 @@ impl Buffer {
         match self {
             Self::Input => 0,
             Self::Output => 1,
+            Self::Scratch => 2,
         }
     }
 }

@@ -11,6 +11,7 @@ mod program;
 #[cfg(feature = "verbs")]
 mod serve;
 mod topo;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use perf::arguments::Arguments;
@@ -53,6 +54,8 @@ enum Verb {
     Serve(serve::Arguments),
     /// Show what this node, or a described machine, is made of, and how fast its links can be
     Topo(topo::Arguments),
+    /// Measure this machine's GPUs and links, and write a profile of the cost model
+    Tune(tune::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "verbs")]
         Verb::Serve(arguments) => Ok(serve::run(&arguments)),
         Verb::Topo(arguments) => Ok(topo::run(&arguments)),
+        Verb::Tune(arguments) => Ok(tune::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }

@@ -7,6 +7,10 @@ use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::op::BUFFERS_MAX;
+use std::ops::Range;
+
+/// The number of scratch memory among a launch's buffers.
+const SCRATCH: usize = 2;
 
 /// The arguments of a collective. `source` is the number of the source that the input is in, if
 /// slots are filled from there (R15).
@@ -15,6 +19,7 @@ pub(super) fn collective(
     registered: Option<[RegisteredPlace; 2]>,
     routes: [u32; 2],
     source: Option<u32>,
+    scratch: &Range<u64>,
 ) -> CallArguments {
     let data_type = call.shape.data_type;
     let mut arguments = CallArguments { data_type: data_type as u32, ..CallArguments::default() };
@@ -24,6 +29,7 @@ pub(super) fn collective(
     }
     arguments.source = source.unwrap_or_default();
     arguments.buffers[..call.buffers.len()].copy_from_slice(&call.buffers);
+    arguments.buffers[SCRATCH] = scratch.start;
     for (buffer, place) in registered.iter().flatten().enumerate() {
         arguments.region_offsets[buffer] = place.offset;
         arguments.route_bases[buffer * BUFFERS_MAX + OUTPUT] = routes[buffer];

@@ -24,20 +24,26 @@ pub(super) struct Step<'a> {
 
 /// The memory that a call uses.
 pub(super) enum Memory<'a> {
-    /// Of a collective: what it reads and what it writes.
-    Collective { input: Range<u64>, output: Range<u64> },
+    /// Of a collective: what it reads and what it writes, and memory of the rank's own.
+    Collective { input: Range<u64>, output: Range<u64>, scratch: Range<u64> },
     /// Of sends and receives.
     Messages(&'a GroupCall),
 }
 
 impl<'a> Memory<'a> {
     /// The memory of a collective, on `rank`.
-    pub fn of(rank: u32, call: &Call, request: &CollectiveRequest) -> Self {
+    pub fn of(
+        rank: u32,
+        call: &Call,
+        request: &CollectiveRequest,
+        scratch: Range<u64>,
+    ) -> Self {
         let [send, receive] = call.buffers;
         let range = |start: u64, bytes| start..start.saturating_add(bytes);
         Self::Collective {
             input: range(send, request.input_bytes(rank)),
             output: range(receive, request.output_bytes(rank)),
+            scratch,
         }
     }
 
@@ -54,8 +60,9 @@ impl<'a> Memory<'a> {
     /// Each range that it uses, and whether it is written.
     fn uses(&self) -> impl Iterator<Item = (Range<u64>, bool)> {
         let (collective, messages) = match self {
-            Self::Collective { input, output } => {
-                (Some([(input.clone(), false), (output.clone(), true)]), None)
+            Self::Collective { input, output, scratch } => {
+                let written = [output, scratch].map(|range| (range.clone(), true));
+                (Some(std::iter::once((input.clone(), false)).chain(written)), None)
             }
             Self::Messages(call) => (None, Some(call.members())),
         };
@@ -167,8 +174,11 @@ mod tests {
     /// If this fails, a call of a launch reads what another block of it has not written yet.
     #[test]
     fn what_one_call_writes_no_other_call_of_its_launch_uses() {
-        let collective =
-            |input: Range<u64>, output: Range<u64>| Memory::Collective { input, output };
+        let collective = |input: Range<u64>, output: Range<u64>| Memory::Collective {
+            input,
+            output,
+            scratch: 0..0,
+        };
         let transfer = |direction, address| PointToPoint {
             peer: 1,
             direction,
@@ -197,5 +207,9 @@ mod tests {
             assert_eq!(collective(range, 300..310).is_apart(&messages), apart);
         }
         assert!(!collective(300..310, 95..101).is_apart(&messages), "it sends what is written");
+        let scratch = |scratch| Memory::Collective { input: 0..1, output: 1..2, scratch };
+        let other = Memory::Collective { input: 2..3, output: 3..4, scratch: 400..500 };
+        assert!(!scratch(400..500).is_apart(&other), "both write scratch memory");
+        assert!(scratch(0..0).is_apart(&other), "one of them has none");
     }
 }

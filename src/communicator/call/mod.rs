@@ -156,7 +156,7 @@ fn launch(
             let plan = plan::group(rank, launcher, &messages, capture)?;
             let plan = batch.bring(launcher, plan)?;
             let arguments = bind::group(launcher, &messages, stream, capture)?;
-            let memory = Memory::of(rank.rank().0, call, &request);
+            let memory = Memory::of(rank.rank().0, call, &request, 0..0);
             batch.add(launcher, Step { plan, arguments, memory })?;
             continue;
         }
@@ -169,8 +169,9 @@ fn launch(
         let plan = plan::collective(rank, launcher, &request, capture)?;
         let plan = batch.bring(launcher, plan)?;
         let routes = connect::collective(rank, launcher, registered, capture)?;
-        let arguments = bind::collective(call, registered, routes, source);
-        let memory = Memory::of(rank.rank().0, call, &request);
+        let scratch = launcher.scratch(plan.shape.scratch_bytes);
+        let arguments = bind::collective(call, registered, routes, source, &scratch);
+        let memory = Memory::of(rank.rank().0, call, &request, scratch);
         batch.add(launcher, Step { plan, arguments, memory })?;
     }
     if let Some((group, plan)) = messages {

@@ -20,6 +20,9 @@ pub(super) fn collective<'a>(
     capture: Option<u64>,
 ) -> Result<Prepared<'a>> {
     launcher.plans.prepare(PlanKey::Collective(request), capture, || {
+        if let Some(verified) = of_file(rank, request)? {
+            return encode(rank, &verified, OF_FILE);
+        }
         let choice = choose(rank, request).map_err(|e| internal("plan", &e))?;
         let Choice { algorithm, blocks, rounds, .. } = choice;
         let (bytes, collective) = (request.bytes, request.collective.name());
@@ -42,6 +45,28 @@ pub(super) fn collective<'a>(
         };
         encode(rank, &verified, algorithm.name())
     })
+}
+
+/// The name of plans from files, where algorithms have theirs.
+const OF_FILE: &str = "plan-file";
+
+/// The plan of a file, where a setting names one that fits. All ranks decide alike: they have the
+/// same files and the same lanes.
+fn of_file(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Option<Arc<Verified>>> {
+    let process = &rank.process;
+    let Some(files) = process.plan_files() else { return Ok(None) };
+    let limits = process.limits(process.geometry.slot_bytes);
+    // Expressions of reductions are those of the library's own plans.
+    if request.collective.reduces() && process.geometry.reproducible {
+        return Ok(None);
+    }
+    let Some((path, verified)) = files.find(request, &limits) else { return Ok(None) };
+    let (bytes, collective) = (request.bytes, request.collective.name());
+    if process.is_first(collective, OF_FILE) {
+        let file = path.display();
+        tracing::info!(collective, bytes, %file, "first call of this kind, by the plan of a file");
+    }
+    Ok(Some(verified))
 }
 
 /// How a collective is done: by the plan that the cost model prefers, where it is asked (of
@@ -93,8 +118,9 @@ fn encode(rank: &ConnectedRank, plan: &Verified, name: &'static str) -> Result<E
     let memory = &rank.state.memory;
     let wants_engine = ports.iter().any(|place| !memory.is_stored(place.port));
     let (blocks, threads) = (plan.block_count(own), plan.plan().thread_count);
-    let ports = ports.into();
-    Ok(Encoded { bytes, shape: PlanShape { name, blocks, threads, ports, wants_engine } })
+    let (ports, scratch_bytes) = (ports.into(), plan.plan().scratch_bytes(own));
+    let shape = PlanShape { name, blocks, threads, ports, wants_engine, scratch_bytes };
+    Ok(Encoded { bytes, shape })
 }
 
 /// A fault of the library itself, as an error instead of a panic.

@@ -57,7 +57,8 @@ pub(in crate::communicator) fn resident_calls(
             let prepared = plan::collective(rank, &launcher, &request, KEPT)?;
             let plan = launcher.plans.resident(prepared, stream, KEPT)?;
             let routes = connect::collective(rank, &mut launcher, registered, KEPT)?;
-            let arguments = bind::collective(call, registered, routes, source);
+            let scratch = launcher.scratch(plan.shape.scratch_bytes);
+            let arguments = bind::collective(call, registered, routes, source, &scratch);
             found.arguments.push(CallArguments { plan: plan.address, ..arguments });
             found.blocks = found.blocks.max(plan.shape.blocks);
             found.threads = found.threads.max(plan.shape.threads);

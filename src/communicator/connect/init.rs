@@ -17,12 +17,12 @@ use super::registry::process_of;
 use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
-    Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PortPlace,
-    ProcessState, RankMemory, RankState, Tidy, agreed_settings, lock,
+    Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PlanFiles,
+    PortPlace, ProcessState, RankMemory, RankState, Tidy, agreed_settings, lock,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
-use crate::gpu::{ContextStreams, OPEN_CALL};
+use crate::gpu::{ContextStreams, DeviceMemory, OPEN_CALL};
 use crate::id::{CopyContext, EngineKind, LaneId, Rank};
 use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
@@ -38,10 +38,12 @@ pub(in crate::communicator) fn init_all(
 ) -> Result<Vec<ConnectedRank>> {
     let count = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
     let _span = tracing::debug_span!("communicator", rank = 0, ranks = count).entered();
-    let geometry = geometry(count, Nodes::One, settings)?;
+    let files = Arc::new(PlanFiles::read(count, settings)?);
+    let geometry = geometry(count, Nodes::One, &files, settings)?;
     let gpus = contexts.iter().map(|context| order::ordered_gpu(context, count, settings));
     let geometry = order::ordered(geometry, gpus.collect::<Result<_>>()?);
     let process = Arc::new(ProcessState::new(geometry));
+    process.set_plan_files(&files);
     let ranks: Vec<Rank> = (0..count).map(Rank).collect();
     process.set_flight(flight::random_key()?, ranks.clone());
     for (rank, context) in (0..).zip(contexts) {
@@ -67,8 +69,9 @@ pub(in crate::communicator) fn init_ranks(
     if id.addresses()?.is_empty() {
         return init_threads(contexts, id, &ranks, rank_count, settings);
     }
-    let planes = join_planes(id, &ranks, rank_count, settings)?;
-    let connected = connect_processes(contexts, id, &planes, settings);
+    let files = Arc::new(PlanFiles::read(rank_count, settings)?);
+    let planes = join_planes(id, &ranks, (rank_count, &files), settings)?;
+    let connected = connect_processes(contexts, (id, &files), &planes, settings);
     let connected = connected.map_err(|error| cause_of(error, &planes));
     // The others wait for this process's part: they should learn why it does not come.
     connected.inspect_err(|error| planes.iter().for_each(|plane| plane.abort(&error.to_string())))
@@ -107,10 +110,12 @@ fn init_threads(
     rank_count: u32,
     settings: &Settings,
 ) -> Result<Vec<ConnectedRank>> {
-    let geometry = geometry(rank_count, Nodes::One, settings)?;
+    let files = Arc::new(PlanFiles::read(rank_count, settings)?);
+    let geometry = geometry(rank_count, Nodes::One, &files, settings)?;
     let own: Vec<_> = ranks.iter().copied().zip(contexts).collect();
     let geometry = order::ordered_in_process(geometry, id, &own, settings)?;
     let process = process_of(id, geometry);
+    process.set_plan_files(&files);
     process.set_flight(flight::key_of(id), (0..rank_count).map(Rank).collect());
     for (&rank, context) in ranks.iter().zip(contexts) {
         let state = rank_state(context, &geometry, rank, rank.index(), settings)?;
@@ -126,14 +131,15 @@ fn init_threads(
 /// Ranks of this process, on control planes that are connected.
 fn connect_processes(
     contexts: &[Arc<CudaContext>],
-    id: &UniqueId,
+    (id, files): (&UniqueId, &Arc<PlanFiles>),
     planes: &[Arc<ControlPlane>],
     settings: &Settings,
 ) -> Result<Vec<ConnectedRank>> {
     let Hosts { names: hosts, is_alone, gpus } = nodes::hosts(planes, contexts, settings)?;
-    let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
+    let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), files, settings)?;
     let geometry = order::ordered(geometry, gpus);
     let process = process_of(id, geometry);
+    process.set_plan_files(files);
     let first = planes.first().map_or(Rank(0), |plane| plane.rank());
     process.set_flight(flight::key_of(id), nodes::ranks_beside(&hosts, first));
     process.successors.open(id, planes, settings)?;
@@ -326,6 +332,10 @@ fn start(
     let stored = |place: &PortPlace| others.stored(&process.geometry, place);
     state.memory.publish(rank, settings.wait_timeout, pinned, stored)?;
     let mut launcher = Launcher::new(&state, settings)?;
+    let scratch = process.plan_files().map_or(0, PlanFiles::scratch_bytes);
+    if scratch > 0 {
+        launcher.take_scratch(DeviceMemory::zeroed(&state.context, scratch as usize)?);
+    }
     sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));
     let tidy = Tidy::new(&launcher, remedies.late_frees);
@@ -451,10 +461,10 @@ fn candidates(
 fn join_planes(
     id: &UniqueId,
     ranks: &[Rank],
-    rank_count: u32,
+    (rank_count, files): (u32, &PlanFiles),
     settings: &Settings,
 ) -> Result<Vec<Arc<ControlPlane>>> {
-    let geometry = geometry(rank_count, Nodes::One, settings)?;
+    let geometry = geometry(rank_count, Nodes::One, files, settings)?;
     let request = |&rank| {
         let terms = agreed_settings(&geometry, settings);
         JoinRequest { id: *id, rank, rank_count, terms }
@@ -466,12 +476,18 @@ fn join_planes(
     Ok(planes)
 }
 
-fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geometry> {
+fn geometry(
+    rank_count: u32,
+    nodes: Nodes,
+    files: &PlanFiles,
+    settings: &Settings,
+) -> Result<Geometry> {
     if !(1..=Geometry::RANKS_MAX).contains(&rank_count) {
         let expected = format!("1 to {}", Geometry::RANKS_MAX);
         return Err(Error::argument("number of ranks", expected, rank_count));
     }
-    Geometry::new(rank_count, nodes, settings)
+    Ok(Geometry::new(rank_count, nodes, settings)?
+        .with_files(files.digest(), files.profile_digest()))
 }
 
 /// The state of a rank with its memory; the rank is number `number` of its node.

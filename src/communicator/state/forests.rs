@@ -3,7 +3,7 @@
 
 use super::geometry::{Geometry, Nodes};
 use super::sync::lock;
-use crate::cost::{Model, has_mesh};
+use crate::cost::{Model, Profile, has_mesh};
 use crate::error::{Error, Result};
 use crate::plan::Forest;
 use crate::settings::Algorithms;
@@ -22,6 +22,8 @@ pub(super) struct Forests {
     made: Mutex<BTreeMap<Option<u32>, Option<Arc<Forest>>>>,
     /// What plans cost on these GPUs; `None` where that is not known.
     model: OnceLock<Option<Model>>,
+    /// The constants of the model, where a setting names them.
+    profile: OnceLock<Profile>,
 }
 
 impl Forests {
@@ -29,6 +31,13 @@ impl Forests {
     pub fn set_gpus(&self, gpus: Vec<Option<RankGpu>>) {
         // All ranks of the process say the same.
         let _ = self.gpus.set(gpus);
+    }
+
+    /// Sets the constants of the model; none are those for the first GPU.
+    pub fn set_profile(&self, profile: Option<&Profile>) {
+        if let Some(profile) = profile {
+            let _ = self.profile.set(profile.clone());
+        }
     }
 
     /// Do ranks of a node share a GPU, as far as that is known?
@@ -71,12 +80,12 @@ impl Forests {
         made.entry(root).or_insert_with(make).clone()
     }
 
-    /// What plans cost on the ranks' GPUs, by the profile of the first one; `None` where these are
-    /// not known. All ranks say the same.
+    /// What plans cost on the ranks' GPUs, by the profile of the settings, or by that for the first
+    /// one; `None` where these are not known. All ranks say the same.
     pub fn model(&self, geometry: &Geometry) -> Option<&Model> {
         let make = || {
             let gpus = self.known()?;
-            Model::of(&gpus, ranks_of_node(geometry), None).ok()
+            Model::of(&gpus, ranks_of_node(geometry), self.profile.get().cloned()).ok()
         };
         self.model.get_or_init(make).as_ref()
     }

@@ -48,6 +48,10 @@ pub(crate) struct Geometry {
     pub granted_bytes: Option<u64>,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
+    /// A digest of the files with plans, where there are any.
+    pub plan_files: Option<u64>,
+    /// The same of the cost model's constants, where a setting names them.
+    pub profile: Option<u64>,
 }
 
 /// How ranks are spread over nodes.
@@ -159,6 +163,11 @@ impl Geometry {
         Self { order, ..self }
     }
 
+    /// The same with files of plans and constants of the cost model, of which these are digests.
+    pub fn with_files(self, plan_files: Option<u64>, profile: Option<u64>) -> Self {
+        Self { plan_files, profile, ..self }
+    }
+
     /// May plans go along packed trees?
     pub fn may_take_trees(&self) -> bool {
         match self.algorithm {
@@ -226,6 +235,8 @@ impl Geometry {
             reproducible: settings.reproducible,
             granted_bytes: settings.granted_bytes,
             engine: settings.engine,
+            plan_files: None,
+            profile: None,
         }
     }
 

@@ -8,10 +8,11 @@ use super::plans::PlanMemory;
 use super::rank::RankState;
 use super::routes::{CachedRange, Routes};
 use crate::error::{Error, Result};
-use crate::gpu::{Executor, keeping_errors};
+use crate::gpu::{DeviceMemory, Executor, keeping_errors};
 use crate::settings::Settings;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::launch::LaunchArguments;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Launcher {
     executor: Executor,
     pub plans: PlanMemory,
     pub routes: Routes,
+    /// Memory that plans of files use beside slots. Launches are in order, as for slots.
+    scratch: Option<DeviceMemory>,
     /// What the registration cache holds, the oldest first.
     pub cached: Vec<CachedRange>,
     launches: u64,
@@ -59,6 +62,7 @@ impl Launcher {
             executor: Executor::load(&state.context, cubins, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context, layout.rank_count())?,
             routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
+            scratch: None,
             cached: Vec::new(),
             launches: 0,
             collectives: 0,
@@ -70,6 +74,18 @@ impl Launcher {
             busy: BusyStreams::default(),
             _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
+    }
+
+    /// Plans of files have this memory from now on.
+    pub fn take_scratch(&mut self, memory: DeviceMemory) {
+        self.scratch = Some(memory);
+    }
+
+    /// So many bytes of that memory, which no call may use at the same time as another one.
+    pub fn scratch(&self, bytes: u64) -> Range<u64> {
+        let start = self.scratch.as_ref().map_or(0, DeviceMemory::address);
+        let end = if start > 0 { start + bytes } else { 0 };
+        start.min(end)..end
     }
 
     /// How many blocks of the executor, of so many threads each, the GPU runs at a time.

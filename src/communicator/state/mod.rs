@@ -1,6 +1,7 @@
 //! What a communicator knows and holds: everything that calls read and change.
 //!
 //! * `process`: what the ranks of one process share; `rank`: one rank, as the others see it
+//! * `terms`: what must be equal on all ranks
 //! * `geometry`, `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
 //! * `reach`: which ranks of a node do not reach each other's memory; `host_lanes`: the host memory
 //!   through which their messages go
@@ -9,6 +10,7 @@
 //! * `doorbell`: the channel of a device engine
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
+//! * `plan_files`: plans that settings name, of this library and of others
 //! * `plans`: verified plans, and plans in device memory, both with a bound
 //! * `halves`: device memory that is filled from the host
 //! * `kept`: the same for launches that are captured into graphs, which stays
@@ -36,6 +38,7 @@ mod launching;
 mod layout;
 mod memory;
 mod order;
+mod plan_files;
 mod plans;
 mod posted;
 mod process;
@@ -45,6 +48,7 @@ mod registrations;
 mod routes;
 mod streams;
 mod sync;
+mod terms;
 mod tidy;
 mod unread;
 
@@ -58,14 +62,16 @@ pub(super) use launcher::{LaunchShape, Launcher};
 pub(super) use layout::{Layout, Offsets, PortPlace};
 pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, RankMemory};
 pub(crate) use order::{CapturedOrders, LaunchOrder};
+pub(super) use plan_files::PlanFiles;
 pub(super) use plans::{Encoded, PlanKey, PlanShape, PortUse, Prepared, Resident};
 pub(super) use posted::Posted;
-pub(super) use process::{Offer, PlaceTaker, ProcessState, agreed_settings};
+pub(super) use process::{Offer, PlaceTaker, ProcessState};
 pub(super) use rank::RankState;
 pub(super) use reach::{HostPairs, Obstacle, Obstacles, ReachRow};
 pub(super) use registrations::{Imported, RankBuffer, RegisteredBuffer};
 pub(super) use routes::{CachedRange, LOCAL_FIRST, RegisteredPlace, RegisteredRange, RouteNumbers};
 pub(super) use sync::lock;
+pub(super) use terms::agreed_settings;
 pub(super) use tidy::Tidy;
 pub use tidy::free_discarded;
 pub(super) use unread::Unread;

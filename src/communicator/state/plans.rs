@@ -67,6 +67,8 @@ pub(crate) struct PlanShape {
     pub ports: Arc<[PortUse]>,
     /// An engine takes part. Else all its lanes are lanes of stores.
     pub wants_engine: bool,
+    /// Bytes of scratch memory.
+    pub scratch_bytes: u64,
 }
 
 /// A port, and the block of a plan that it belongs to.
@@ -347,7 +349,8 @@ mod tests {
 
     fn shape(ports: &[(u32, u32)]) -> PlanShape {
         let ports = ports.iter().map(|&(port, block)| PortUse { port, block }).collect();
-        PlanShape { name: "test", blocks: 4, threads: 128, ports, wants_engine: true }
+        let (blocks, threads, scratch_bytes) = (4, 128, 0);
+        PlanShape { name: "test", blocks, threads, ports, wants_engine: true, scratch_bytes }
     }
 
     /// If this fails, two blocks of one launch count messages on one port, or calls that could

@@ -6,6 +6,7 @@ use super::barrier::ProcessBarrier;
 use super::chosen::ChosenWays;
 use super::forests::Forests;
 use super::geometry::{Geometry, Nodes};
+use super::plan_files::PlanFiles;
 use super::plans::PlanCache;
 use super::posted::Posted;
 use super::rank::RankState;
@@ -13,16 +14,15 @@ use super::reach::{HostPairs, ReachRow};
 use super::registrations::{RankBuffer, Registrations};
 use super::streams::StreamClaims;
 use super::sync::lock;
-use crate::bootstrap::agreement::{
-    CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
-};
-use crate::bootstrap::{ControlPlane, Successors, Term};
+use super::terms::geometry_signature;
+use crate::bootstrap::agreement::{CallExchange, CallMatcher, ProcessTreePosition, compare};
+use crate::bootstrap::{ControlPlane, Successors};
 use crate::cost::{Means, Moved, TREES_BYTES_MIN, largest_of_class};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits, PlanError};
-use crate::settings::{Algorithms, Settings};
+use crate::settings::Algorithms;
 use crate::topology::ranks::RankGpu;
 use cudarc::driver::{CudaContext, sys};
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,8 @@ pub(crate) struct ProcessState {
     said: Mutex<BTreeSet<(&'static str, &'static str)>>,
     /// What takes offers of other ranks, by rank of this process.
     places: Mutex<BTreeMap<Rank, Weak<dyn PlaceTaker>>>,
+    /// Plans of files, once they are read.
+    plan_files: OnceLock<Arc<PlanFiles>>,
 }
 
 /// Registered memory that one rank offers another one.
@@ -123,7 +125,20 @@ impl ProcessState {
             ways: ChosenWays::default(),
             said: Mutex::default(),
             places: Mutex::default(),
+            plan_files: OnceLock::new(),
         }
+    }
+
+    /// Sets what files hold; all ranks have the same ones, which their geometries say.
+    pub fn set_plan_files(&self, files: &Arc<PlanFiles>) {
+        // The first rank of the process sets them for all.
+        let _ = self.plan_files.set(files.clone());
+        self.forests.set_profile(files.profile());
+    }
+
+    /// The plans of files.
+    pub fn plan_files(&self) -> Option<&PlanFiles> {
+        self.plan_files.get().map(Arc::as_ref)
     }
 
     /// Adds the control plane of a rank of this process. Its failures fail the communicator, and
@@ -535,47 +550,4 @@ impl Alarm for ProcessState {
         // A late view costs one more step of the engine and nothing else.
         self.raised.load(Ordering::Relaxed)
     }
-}
-
-/// Settings that must be equal on all ranks, for the control plane to compare.
-pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<Term> {
-    let terms = geometry_signature(geometry).into_iter();
-    let terms = terms.map(|(name, value)| (name.into_owned(), value.to_string()));
-    let order = ("RINGDOVE_VERBS_ORDER".into(), settings.verbs_order.to_string());
-    // Which of them there are is known once nodes are.
-    let store_blocks = if geometry.stores { settings.store_blocks } else { 0 };
-    let store_blocks = ("RINGDOVE_STORE_BLOCKS".into(), store_blocks.to_string());
-    let ring_order = ("RINGDOVE_RING_ORDER".into(), settings.ring_order.to_string());
-    terms.chain([order, store_blocks, ring_order]).collect()
-}
-
-fn geometry_signature(geometry: &Geometry) -> Signature {
-    let stores = match (geometry.stores, geometry.stores_always) {
-        (false, _) => "never",
-        (true, false) => "auto",
-        (true, true) => "always",
-    };
-    let granted = match geometry.granted_bytes {
-        Some(bytes) => Value::Number(bytes),
-        None => Value::word("none"),
-    };
-    signature([
-        ("the number of ranks", Value::Number(geometry.rank_count.into())),
-        ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
-        ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
-        ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
-        ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
-        (
-            "bytes of a pair's slot (RINGDOVE_STAGING_BYTES)",
-            Value::Number(geometry.pair_slot_bytes.into()),
-        ),
-        ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
-        ("RINGDOVE_STORES", Value::word(stores)),
-        ("RINGDOVE_ALGORITHM", Value::Word(geometry.algorithm.to_string().into())),
-        ("lanes of stores (RINGDOVE_STORE_BLOCKS)", Value::Number(geometry.store_blocks.into())),
-        ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
-        ("RINGDOVE_GRANTED_BYTES", granted),
-        ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
-    ])
-    .into()
 }

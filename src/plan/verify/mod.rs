@@ -215,6 +215,11 @@ fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[Lane]) -> (World, Vec<
     };
     let blocks = all.iter().enumerate().map(block).collect();
     map_memory(&mut world, promise);
+    for rank in 0..plan.ranks.len() as u32 {
+        let Spot { memory, start } = world.buffer(rank, Buffer::Scratch);
+        let end = start + plan.scratch_bytes(rank);
+        world.memories[memory].map(start, end, None, World::before(rank));
+    }
     (world, blocks)
 }
 

@@ -278,13 +278,17 @@ impl Operands<'_> {
                 Operand::Slot { port: from, message: sent, .. } if (from, sent) != (port, put) => {
                     "a put into what is granted comes from the slot of the same message"
                 }
-                Operand::Buffer { buffer: Buffer::Output, .. } => {
+                Operand::Buffer { buffer: Buffer::Output | Buffer::Scratch, .. } => {
                     "a put into a slot comes from a slot, the input or an address"
                 }
                 Operand::Granted { .. } => "nothing is read from what a peer has granted",
                 _ => return Ok(()),
             },
-            (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
+            (
+                LaneKind::Direct,
+                Operand::Buffer { buffer: Buffer::Input | Buffer::Output, .. },
+                Operand::Buffer { buffer: Buffer::Input | Buffer::Output, .. },
+            ) => return Ok(()),
             (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores | LaneKind::Rail, ..) => {
                 "a slotted lane moves slots"
             }

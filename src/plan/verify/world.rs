@@ -66,8 +66,8 @@ impl Spot {
     }
 }
 
-/// Memory 0, 1, 2 of each rank: input, output, addresses.
-const USER_MEMORIES: usize = 3;
+/// Memory 0 to 3 of each rank: input, output, addresses, scratch.
+const USER_MEMORIES: usize = 4;
 
 /// Memory and lanes of all ranks.
 pub(super) struct World {
@@ -525,6 +525,7 @@ impl World {
         match buffer {
             Buffer::Input => Spot { memory: first, start: input },
             Buffer::Output => Spot { memory: first + usize::from(!shared), start: output },
+            Buffer::Scratch => Spot { memory: first + 3, start: 0 },
         }
     }
 
@@ -533,7 +534,7 @@ impl World {
         USER_MEMORIES * rank as usize + 2
     }
 
-    /// Input, output and addresses of a rank.
+    /// Input, output, addresses and scratch memory of a rank.
     pub(super) fn user_memories(&self, rank: u32) -> ops::Range<usize> {
         let first = USER_MEMORIES * rank as usize;
         first..first + USER_MEMORIES
@@ -547,7 +548,7 @@ impl World {
 
     pub(super) fn memory_name(&self, memory: usize) -> String {
         if memory < USER_MEMORIES * self.rank_count {
-            let names = ["input", "output", "memory"];
+            let names = ["input", "output", "memory", "scratch memory"];
             return format!("rank {}'s {}", memory / USER_MEMORIES, names[memory % USER_MEMORIES]);
         }
         let number = memory - USER_MEMORIES * self.rank_count;

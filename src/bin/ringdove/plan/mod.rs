@@ -1,8 +1,10 @@
 //! `ringdove plan`: the plan of the table of selection for a collective, or on a machine the one
 //! that a communicator chooses, proved, as text or as a file; what each candidate would cost on a
-//! machine; and whether a plan in a file holds what it promises.
+//! machine; whether a plan in a file holds what it promises; and what plans of MSCCL and MSCCL++
+//! come to.
 
 mod explain;
+mod import;
 
 use clap::{Args, Subcommand};
 use ringdove::plan::{
@@ -27,6 +29,8 @@ enum Verb {
         /// The file, as --json writes it
         file: PathBuf,
     },
+    /// Read a plan of MSCCL (XML) or MSCCL++ (JSON), prove it for one size, and print it
+    Import(import::Arguments),
     /// The plan of an all-reduce
     AllReduce(Wanted),
     /// The plan of an all-gather
@@ -85,6 +89,7 @@ struct Wanted {
 pub fn run(arguments: Arguments) -> ExitCode {
     let shown = match arguments.verb {
         Verb::Check { file } => check(&file),
+        Verb::Import(arguments) => import::run(&arguments),
         Verb::AllReduce(wanted) => show(Collective::AllReduce, &wanted),
         Verb::AllGather(wanted) => show(Collective::AllGather, &wanted),
         Verb::ReduceScatter(wanted) => show(Collective::ReduceScatter, &wanted),
@@ -125,11 +130,15 @@ fn show(collective: Collective, wanted: &Wanted) -> Result<(), String> {
     }
     let file = PlanFile::new(request, build(&choice));
     if let Some(path) = &wanted.json {
-        let text = serde_json::to_string_pretty(&file).map_err(|error| error.to_string())?;
-        std::fs::write(path, text)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        save(&file, path)?;
     }
     print_proved(&file.prove().map_err(|error| error.to_string())?)
+}
+
+/// Writes a plan file.
+fn save(file: &PlanFile, path: &Path) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(file).map_err(|error| error.to_string())?;
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 /// What a communicator has whose GPUs reach each other's memory.
