@@ -135,7 +135,7 @@ fn check_files(mount: &Path, outside: &Path) {
     assert_eq!(code(File::create_new(path("other")).map(drop)), Some(EPERM));
     assert_eq!(code(fs::remove_file(path("steps"))), Some(EPERM));
     assert_eq!(code(fs::rename(path("steps"), path("dense/x"))), Some(EPERM));
-    assert!(fs::metadata(path("../../net/dense/../steps")).is_ok(), "the kernel walks paths");
+    assert!(fs::metadata(path("../net/dense/../steps")).is_ok(), "the kernel walks paths");
     assert!(fs::metadata(path("nothing")).is_err());
     // The files are of who mounted, and of nobody else.
     let facts = fs::metadata(path("steps")).unwrap();
