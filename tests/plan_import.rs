@@ -4,12 +4,12 @@
 #[path = "collectives/case.rs"]
 mod case;
 mod hardware;
-#[path = "support/mutation.rs"]
-mod mutation;
 #[path = "plan_import/msccl.rs"]
 mod msccl;
 #[path = "plan_import/mscclpp.rs"]
 mod mscclpp;
+#[path = "support/mutation.rs"]
+mod mutation;
 
 use case::{Case, check};
 use hardware::perf::{on_real_hardware, perf};
@@ -118,9 +118,8 @@ fn what_does_not_map_is_refused_with_line_and_reason() {
     let refused = |text: &str, from: &str, to: &str, says: &[&str]| {
         assert!(text.contains(from), "no {from:?}\n{text}");
         let changed = text.replacen(from, to, 1);
-        let read = ImportedPlan::read(&changed).and_then(|plan| {
-            plan.prove(&plan.request(4096, 4), &limits(true)).map(|_| ())
-        });
+        let read = ImportedPlan::read(&changed)
+            .and_then(|plan| plan.prove(&plan.request(4096, 4), &limits(true)).map(|_| ()));
         let error = read.expect_err(&format!("{from:?} as {to:?}")).to_string();
         assert!(says.iter().all(|part| error.contains(part)), "{from:?} as {to:?}: {error}");
     };
@@ -157,8 +156,11 @@ fn what_does_not_map_is_refused_with_line_and_reason() {
         ("\"rres\"", "\"frob\"", &["line ", "\"frob\" is no op"]),
         ("\"sum\"", "\"xor\"", &["line ", "reduction \"xor\""]),
         ("\"connected_to\": [1]", "\"connected_to\": [9]", &["a channel to rank 9, of 2"]),
-        ("\"channel_type\": \"memory\", \"connected", "\"channel_type\": \"switch\", \"connected",
-            &["NVSwitches"]),
+        (
+            "\"channel_type\": \"memory\", \"connected",
+            "\"channel_type\": \"switch\", \"connected",
+            &["NVSwitches"],
+        ),
         ("\"name\": \"wait\"", "\"name\": \"nop\"", &["without having waited"]),
         ("\"name\": \"signal\"", "\"name\": \"nop\"", &["waits in \"wait\", for ever"]),
         ("\"index\": 0", "\"index\": 4294967295", &["chunks from 4294967295"]),
@@ -205,9 +207,8 @@ fn the_command_imports_and_saves() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("ring.xml"), msccl::ring(4, 2)).unwrap();
     std::fs::write(path("bad.xml"), msccl::ring(4, 2).replace("rrs", "rrz")).unwrap();
-    let import = |file: &str, more: &[&str]| {
-        ringdove(&[&["plan", "import", &path(file)], more].concat())
-    };
+    let import =
+        |file: &str, more: &[&str]| ringdove(&[&["plan", "import", &path(file)], more].concat());
     let said = import("ring.xml", &["-b", "1M", "--json", &path("ring.json")]).unwrap();
     assert!(said.starts_with("all-reduce of 1 MiB among 4 ranks"), "{said}");
     let again = ringdove(&["plan", "check", &path("ring.json")]).unwrap();

@@ -32,12 +32,7 @@ pub(super) enum Memory<'a> {
 
 impl<'a> Memory<'a> {
     /// The memory of a collective, on `rank`.
-    pub fn of(
-        rank: u32,
-        call: &Call,
-        request: &CollectiveRequest,
-        scratch: Range<u64>,
-    ) -> Self {
+    pub fn of(rank: u32, call: &Call, request: &CollectiveRequest, scratch: Range<u64>) -> Self {
         let [send, receive] = call.buffers;
         let range = |start: u64, bytes| start..start.saturating_add(bytes);
         Self::Collective {

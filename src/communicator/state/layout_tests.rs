@@ -29,6 +29,8 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         reproducible: false,
         granted_bytes: None,
         engine: EngineKind::Proxy,
+        plan_files: None,
+        profile: None,
     }
 }
 
