@@ -95,10 +95,11 @@ impl Memory {
     /// What it says now.
     pub fn view(&self) -> ProcessView {
         let used = self.words.load(header::USED, Ordering::Relaxed) as usize;
-        // Acquire: pairs with the release of a block's first word and of entries' stamps.
+        // Acquire: pairs with the release of a block's first word and of entries' stamps, and keeps
+        // the words in their order.
         let load = |word| self.words.load(word, Ordering::Acquire);
-        let words: Vec<u64> = (0..block_start(used.min(BLOCKS))).map(load).collect();
-        ProcessView::read(&words).unwrap_or_default()
+        let words = || Some((0..block_start(used.min(BLOCKS))).map(load).collect());
+        ProcessView::load(words).unwrap_or_default()
     }
 }
 

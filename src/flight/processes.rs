@@ -40,7 +40,7 @@ fn read(path: &Path, pid: u32) -> Option<ProcessView> {
         Some(words)
     };
     let used = words(header::WORDS)?[header::USED] as usize;
-    let mut view = ProcessView::read(&words(block_start(used.min(BLOCKS)))?)?;
+    let mut view = ProcessView::load(|| words(block_start(used.min(BLOCKS))))?;
     // Its number here; in its own namespace it may have another one.
     view.pid = pid;
     view.ranks.iter_mut().for_each(|rank| rank.pid = pid);

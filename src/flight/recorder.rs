@@ -185,7 +185,7 @@ impl RankRecorder {
         let at = start + block::ENTRIES + position as usize % block::ENTRY_COUNT * entry::WORDS;
         words.store(at + entry::STAMP, 0, Ordering::Relaxed);
         // Release fence: whoever sees a word of what follows sees that the stamp was 0, or the new
-        // one. Pairs with `RankView::read`, which looks at the stamp before and after.
+        // one. Pairs with `ProcessView::load`, which loads the stamp before and after.
         fence(Ordering::Release);
         let mut bytes = [0; 16];
         let length = name.len().min(16);
@@ -196,7 +196,7 @@ impl RankRecorder {
         }
         words.store(at + entry::NAME, word_of(&bytes[..8]), Ordering::Relaxed);
         words.store(at + entry::NAME + 1, word_of(&bytes[8..]), Ordering::Relaxed);
-        // Release: the entry is whole. Pairs with `RankView::read`.
+        // Release: the entry is whole. Pairs with `ProcessView::load`.
         words.store(at + entry::STAMP, position + 1, Ordering::Release);
     }
 }

@@ -2,13 +2,14 @@
 
 use super::memory::Memory;
 use super::recorder::{Digest, Flight, RankRecorder};
-use super::view::{EngineView, EntryKind, Life, RankView};
+use super::view::{EngineView, EntryKind, Life, ProcessView, RankView};
 use super::{Cause, Verdict};
 use crate::error::Error;
 use crate::id::Rank;
 use bytemuck::Zeroable;
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn memory() -> Arc<Memory> {
@@ -88,24 +89,54 @@ fn blocks_are_used_again_and_what_finds_none_is_counted() {
 fn entries_are_whole_while_others_write() {
     let memory = memory();
     let recorders = recorders(&memory, 1);
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0.. {
                 recorders[0].collective(number, "all-reduce", 3 * number, Digest(5 * number));
-                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed) {
                     break;
                 }
             }
         });
-        for _ in 0..200 {
+        // Also where an assertion fails: the scope waits for the thread.
+        let _stop = StopOnDrop(&stop);
+        for _ in 0..2000 {
             for entry in &ranks(&memory)[0].entries {
                 assert_eq!(entry.count, 3 * entry.number, "{entry:?}");
                 assert_eq!(entry.digest, 5 * entry.number, "{entry:?}");
             }
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// If this fails, an entry that is written while it is read shows half of itself.
+#[test]
+fn an_entry_that_is_written_while_it_is_read_is_left_out() {
+    let memory = memory();
+    let recorders = recorders(&memory, 1);
+    call(&recorders[0], 0, 4);
+    let loads = std::cell::Cell::new(0);
+    let load = || {
+        // The second load comes behind 127 more entries, which fill the ring and overwrite the first.
+        if loads.replace(loads.get() + 1) == 1 {
+            (1..128).for_each(|number| recorders[0].launched(number, 1, "ring staged", false));
+        }
+        let words = (0..super::layout::block_start(1))
+            .map(|word| memory.words.load(word, Ordering::Relaxed));
+        Some(words.collect())
+    };
+    let view = ProcessView::load(load).unwrap();
+    let kinds: Vec<_> = view.ranks[0].entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [EntryKind::Launch]);
 }
 
 /// If this fails, the culprit of a hang is taken for a victim.

@@ -243,6 +243,14 @@ pub struct FailureView {
 }
 
 impl ProcessView {
+    /// Reads memory while others write to it. `load` loads its words, in their order; `None` if they
+    /// are no recorder of this version.
+    pub(super) fn load(load: impl Fn() -> Option<Vec<u64>>) -> Option<Self> {
+        let mut words = load()?;
+        forget_rewritten(&mut words, &load()?);
+        Self::read(&words)
+    }
+
     /// Reads the memory's words; `None` if they are no recorder of this version.
     pub fn read(words: &[u64]) -> Option<Self> {
         let is_known = words.len() >= header::WORDS
@@ -262,6 +270,21 @@ impl ProcessView {
         let ranks = blocks.filter_map(|words| RankView::read(words, pid, life, &since));
         let unrecorded = words[header::UNRECORDED];
         Some(Self { pid, unrecorded, ranks: ranks.collect() })
+    }
+}
+
+/// Forgets entries that were written while `words` were loaded: in `later`, which was loaded behind
+/// them, their stamp is another one. A writer clears it before it touches the rest.
+fn forget_rewritten(words: &mut [u64], later: &[u64]) {
+    let blocks = words.get_mut(header::WORDS..).unwrap_or_default().chunks_exact_mut(block::WORDS);
+    let later = later.get(header::WORDS..).unwrap_or_default().chunks_exact(block::WORDS);
+    for (block, later) in blocks.zip(later) {
+        let entries = block[block::ENTRIES..].chunks_exact_mut(entry::WORDS);
+        for (entry, later) in entries.zip(later[block::ENTRIES..].chunks_exact(entry::WORDS)) {
+            if entry[entry::STAMP] != later[entry::STAMP] {
+                entry[entry::STAMP] = 0;
+            }
+        }
     }
 }
 
