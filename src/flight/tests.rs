@@ -126,7 +126,7 @@ fn an_entry_that_is_written_while_it_is_read_is_left_out() {
     call(&recorders[0], 0, 4);
     let loads = std::cell::Cell::new(0);
     let load = || {
-        // The second load comes behind 127 more entries, which fill the ring and overwrite the first.
+        // The second load comes behind 127 more entries, which overwrite the first.
         if loads.replace(loads.get() + 1) == 1 {
             (1..128).for_each(|number| recorders[0].launched(number, 1, "ring staged", false));
         }

@@ -243,8 +243,8 @@ pub struct FailureView {
 }
 
 impl ProcessView {
-    /// Reads memory while others write to it. `load` loads its words, in their order; `None` if they
-    /// are no recorder of this version.
+    /// Reads memory while others write to it. `load` loads its words, in their order; `None` if
+    /// they are no recorder of this version.
     pub(super) fn load(load: impl Fn() -> Option<Vec<u64>>) -> Option<Self> {
         let mut words = load()?;
         forget_rewritten(&mut words, &load()?);

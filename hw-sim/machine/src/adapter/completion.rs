@@ -269,9 +269,9 @@ impl CompletionQueue {
             }
             taken = self.take(limit, &mut out);
         }
-        // Who polls in vain lets others run: the adapters are played by the same processors that the
-        // program spins on. Counted for the thread: of two queues that it polls one may stay empty
-        // while messages come to the other.
+        // Who polls in vain lets others run: the adapters are played by the same processors that
+        // the program spins on. Counted for the thread: of two queues that it polls one may stay
+        // empty while messages come to the other.
         let empty = if taken > 0 { 0 } else { EMPTY_POLLS.get().saturating_add(1) };
         EMPTY_POLLS.set(empty);
         if empty > EMPTY_POLLS_MAX {
