@@ -62,7 +62,7 @@ fn communicators_choose_by_the_profile_that_a_setting_names() {
     let slow = "store_block = { value = 0.001, unit = \"GB/s\", source = \"a test\" }";
     std::fs::write(path("slow.toml"), good.replace(line, slow)).unwrap();
     std::fs::write(path("broken.toml"), good.replace(line, "")).unwrap();
-    let export = "export RINGDOVE_ALGORITHM=model RINGDOVE_LOG=ringdove=info RINGDOVE_PROFILE=";
+    let export = "export RINGDOVE_LOG=ringdove=info RINGDOVE_PROFILE=";
     let call = "all-reduce -b 8M -e 8M -n 1 -w 0";
     let chosen = |profile: &str| {
         let ended =
