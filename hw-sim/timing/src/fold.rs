@@ -11,9 +11,11 @@
 //! alike stay alike, and one of each kind is played: a lane that leaves it for another node comes
 //! in at the one that stands for that node, which may be itself.
 //!
-//! One thing is not proved: events of one node in the same picosecond happen in the order in which
-//! they were caused, and in a whole world that order may come from the numbers of other nodes.
-//! Random worlds, played whole and folded, have not shown a difference (`tests/folding.rs`).
+//! One thing is not so: events of one node in the same picosecond happen in the order in which they
+//! were caused, and in a whole world that order may come from the numbers of other nodes. Of many
+//! random worlds, played whole and folded, one differed, by 0.05 %: a ring of 132,352 bytes over
+//! four nodes of four GPUs, with device engines, each node below a leaf switch that is
+//! oversubscribed twice. `tests/folding.rs` allows 0.2 % below leaf switches, and nothing elsewhere.
 //!
 //! Nothing is assumed of plans: what is not alike (a piece clipped at the end of the data, a ring's
 //! offsets in registered buffers) has another script, and is played.

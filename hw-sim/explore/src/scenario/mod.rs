@@ -37,8 +37,9 @@ pub use shrink::shrink;
 /// Turns of a run. The longest of hundreds that ended well needed 149,479, for waits of many lanes
 /// that expired one after the other.
 const TURNS_MAX: u64 = 400_000;
-/// The same of a run of many blocks.
-const TURNS_MAX_OF_MANY: u64 = 2_000_000;
+/// The same of a run of many blocks. A seed whose waits expired one after the other did not end in
+/// half of it.
+const TURNS_MAX_OF_MANY: u64 = 4_000_000;
 /// Slots of a lane.
 const SLOTS: u32 = 2;
 
