@@ -15,7 +15,7 @@
 //! were caused, and in a whole world that order may come from the numbers of other nodes. Of many
 //! random worlds, played whole and folded, one differed, by 0.05 %: a ring of 132,352 bytes over
 //! four nodes of four GPUs, with device engines, each node below a leaf switch that is
-//! oversubscribed twice. `tests/folding.rs` allows 0.2 % below leaf switches, and nothing elsewhere.
+//! oversubscribed twice. `tests/folding.rs` allows 0.2 % below leaf switches, nothing elsewhere.
 //!
 //! Nothing is assumed of plans: what is not alike (a piece clipped at the end of the data, a ring's
 //! offsets in registered buffers) has another script, and is played.
