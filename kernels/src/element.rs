@@ -65,6 +65,29 @@ impl DataType {
         if code < Self::ALL.len() as u32 { Some(Self::ALL[code as usize]) } else { None }
     }
 
+    /// The name in files and messages, for example `f32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::I8 => "i8",
+            Self::U8 => "u8",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+            Self::I64 => "i64",
+            Self::U64 => "u64",
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::BF16 => "bf16",
+            Self::F8E4M3 => "f8e4m3",
+            Self::F8E5M2 => "f8e5m2",
+        }
+    }
+
+    /// The data type with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|data_type| data_type.name() == name)
+    }
+
     /// True for the six floating-point types.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::BF16 | Self::F8E4M3 | Self::F8E5M2)

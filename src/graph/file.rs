@@ -28,7 +28,7 @@
 use super::error::GraphError;
 use super::model::{
     DIMENSIONS_MAX, Extent, Graph, KINDS, Kind, Memory, OPERATORS_MAX, Operator, RANKS_MAX,
-    TENSORS_MAX, Tensor, bytes, type_name, type_named,
+    TENSORS_MAX, Tensor, bytes,
 };
 use super::shapes::{Known, infer, shown, unify};
 use ringdove_kernels::element::DataType;
@@ -226,7 +226,7 @@ impl<'a> Builder<'a> {
             return error(format!("tensor '{}': expected a name of its own", entry.name));
         }
         let named = entry.data_type.as_deref().unwrap_or("f32");
-        let Some(data_type) = type_named(named) else {
+        let Some(data_type) = DataType::named(named) else {
             return error(format!("tensor '{}': unknown type '{named}'", entry.name));
         };
         let shape = entry.shape.map(|shape| {
@@ -433,8 +433,8 @@ impl<'a> Builder<'a> {
         let output = &self.tensors[draft.output];
         let data_type = known[0].data_type;
         if self.given[draft.output].1 && output.data_type != data_type {
-            let (name, declared) = (&output.name, type_name(output.data_type));
-            let becomes = type_name(data_type);
+            let (name, declared) = (&output.name, output.data_type.name());
+            let becomes = data_type.name();
             return error(format!("'{name}' is declared {declared} and becomes {becomes}"));
         }
         let shape = match (inferred, &output.shape) {

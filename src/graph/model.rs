@@ -83,32 +83,6 @@ pub(super) fn bytes(shape: &[Extent], data_type: DataType) -> Option<u64> {
     count?.checked_mul(data_type.size_bytes() as u64)
 }
 
-/// Types, with the names that files use.
-const TYPES: [(&str, DataType); 12] = [
-    ("f32", DataType::F32),
-    ("f64", DataType::F64),
-    ("f16", DataType::F16),
-    ("bf16", DataType::BF16),
-    ("i8", DataType::I8),
-    ("u8", DataType::U8),
-    ("i32", DataType::I32),
-    ("u32", DataType::U32),
-    ("i64", DataType::I64),
-    ("u64", DataType::U64),
-    ("f8e4m3", DataType::F8E4M3),
-    ("f8e5m2", DataType::F8E5M2),
-];
-
-/// The type with this name.
-pub(super) fn type_named(name: &str) -> Option<DataType> {
-    TYPES.iter().find(|(known, _)| *known == name).map(|(_, data_type)| *data_type)
-}
-
-/// A type's name.
-pub(super) fn type_name(data_type: DataType) -> &'static str {
-    TYPES.iter().find(|(_, known)| *known == data_type).map_or("", |(name, _)| name)
-}
-
 /// What an operator computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {

@@ -1,6 +1,6 @@
 //! Shapes that follow from others.
 
-use super::model::{Extent, Kind, type_name};
+use super::model::{Extent, Kind};
 use ringdove_kernels::element::DataType;
 
 /// Shape and type of an operator's input; no shape where nothing is known.
@@ -30,7 +30,7 @@ pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Exten
         _ => inputs,
     };
     if let Some(other) = of_one_type.iter().find(|input| input.data_type != inputs[0].data_type) {
-        let (one, two) = (type_name(inputs[0].data_type), type_name(other.data_type));
+        let (one, two) = (inputs[0].data_type.name(), other.data_type.name());
         return Err(format!("'{}' is {one} and '{}' is {two}", inputs[0].name, other.name));
     }
     match kind {

@@ -35,21 +35,6 @@ const PART_BYTES_MAX: usize = 255;
 /// Where tensors begin in a shard.
 pub(super) const ALIGNMENT: u64 = 64;
 
-const TYPES: [(&str, DataType); 12] = [
-    ("i8", DataType::I8),
-    ("u8", DataType::U8),
-    ("i32", DataType::I32),
-    ("u32", DataType::U32),
-    ("i64", DataType::I64),
-    ("u64", DataType::U64),
-    ("f16", DataType::F16),
-    ("f32", DataType::F32),
-    ("f64", DataType::F64),
-    ("bf16", DataType::BF16),
-    ("f8e4m3", DataType::F8E4M3),
-    ("f8e5m2", DataType::F8E5M2),
-];
-
 /// A description that makes no sense: where, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelError {
@@ -87,11 +72,6 @@ impl Tensor {
     /// Bytes.
     pub fn bytes(&self) -> u64 {
         self.shape.iter().product::<u64>() * self.data_type.size_bytes() as u64
-    }
-
-    /// The name of its type, for example `f32`.
-    pub fn type_name(&self) -> &'static str {
-        TYPES.iter().find(|(_, known)| *known == self.data_type).map_or("", |(name, _)| name)
     }
 }
 
@@ -154,9 +134,8 @@ impl Model {
             return Err(fault(0, format!("ringdove_model: expected {FORMAT}, seen {seen}")));
         }
         let tensor = |entry: Entry| {
-            let known = TYPES.iter().find(|(name, _)| *name == entry.data_type);
-            let data_type = known.map(|(_, data_type)| *data_type).ok_or_else(|| {
-                let names: Vec<_> = TYPES.iter().map(|(name, _)| *name).collect();
+            let data_type = DataType::named(&entry.data_type).ok_or_else(|| {
+                let names = DataType::ALL.map(DataType::name);
                 let (tensor, seen) = (&entry.name, &entry.data_type);
                 format!("tensor {tensor:?}: type {seen:?}: expected one of {}", names.join(", "))
             })?;
@@ -249,7 +228,8 @@ impl Model {
     pub(super) fn term(&self) -> String {
         let mut hash = blake3::Hasher::new();
         for tensor in &self.tensors {
-            let line = format!("{:?} {} {:?}\n", tensor.name, tensor.type_name(), tensor.shape);
+            let line =
+                format!("{:?} {} {:?}\n", tensor.name, tensor.data_type.name(), tensor.shape);
             hash.update(line.as_bytes());
         }
         let (name, count) = (&self.name, self.tensors.len());

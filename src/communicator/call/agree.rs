@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::flight::Digest;
 use crate::id::Rank;
 use crate::plan::{CollectiveRequest, Direction};
-use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::element::ReduceOp;
 
 /// Compares a collective call with those of the other ranks.
 ///
@@ -55,7 +55,7 @@ fn collective_signature(
     signature([
         ("operation", Value::word(shape.collective.name())),
         ("count", Value::Number(shape.count as u64)),
-        ("data type", Value::word(data_type_name(shape.data_type))),
+        ("data type", Value::word(shape.data_type.name())),
         ("reduction", Value::word(reduction)),
         ("root", root.map_or(Value::word("none"), |root| Value::Number(root.into()))),
         // With a root, the root alone may be in place.
@@ -88,30 +88,12 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
             let size = data_type.size_bytes() as u64;
             let signature = signature([
                 ("count", Value::Number(transfer.bytes / size)),
-                ("data type", Value::word(data_type_name(data_type))),
+                ("data type", Value::word(data_type.name())),
             ]);
             calls.transfer(own, pair, &signature)
         })
     });
     compared.map_err(|error| rank.fail(error))
-}
-
-/// The data type's name in messages.
-fn data_type_name(data_type: DataType) -> &'static str {
-    match data_type {
-        DataType::I8 => "i8",
-        DataType::U8 => "u8",
-        DataType::I32 => "i32",
-        DataType::U32 => "u32",
-        DataType::I64 => "i64",
-        DataType::U64 => "u64",
-        DataType::F16 => "f16",
-        DataType::F32 => "f32",
-        DataType::F64 => "f64",
-        DataType::BF16 => "bf16",
-        DataType::F8E4M3 => "f8e4m3",
-        DataType::F8E5M2 => "f8e5m2",
-    }
 }
 
 fn reduce_op_name(op: ReduceOp) -> &'static str {

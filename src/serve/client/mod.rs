@@ -304,7 +304,7 @@ impl Client {
     fn check_floats(&self, index: usize) -> Result<()> {
         let tensor = &self.fabric.terms.job.model.tensors()[index];
         let is_float = (tensor.data_type == DataType::F32).then_some(());
-        is_float.ok_or_else(|| Error::argument("type of a tensor", "f32", tensor.type_name()))
+        is_float.ok_or_else(|| Error::argument("type of a tensor", "f32", tensor.data_type.name()))
     }
 
     fn has_floats(&self, shard: usize) -> bool {

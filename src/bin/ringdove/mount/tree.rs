@@ -253,7 +253,7 @@ impl<S: Store> Tree<S> {
         let Ok((index, _)) = self.tensor(number) else { return Err(libc::ENODATA) };
         let tensor = &self.model.tensors()[index];
         match name.strip_prefix(PREFIX) {
-            Some("type") => Ok(tensor.type_name().to_owned()),
+            Some("type") => Ok(tensor.data_type.name().to_owned()),
             Some("shape") => {
                 let shape: Vec<_> = tensor.shape.iter().map(u64::to_string).collect();
                 Ok(shape.join(","))
