@@ -3,6 +3,9 @@
 //! while the layer before it is computed on another. A single GPU with all samples is the
 //! reference.
 //!
+//! Then the same on 1, 2, 4 and 8 ranks with reproducible reductions: the weights have the bits of
+//! one GPU that computes the gradients of all parts of the samples, and adds them in their order.
+//!
 //! `cargo run --release --example train [FOLDER]`, or on virtual hardware
 //! `hwsim run --machine pcie4 -- target/release/examples/train [FOLDER]`, draws the loss and a
 //! timeline to FOLDER (`target`). The kernels are in `kernels/cuda/example_train.cu`.
@@ -27,6 +30,8 @@ pub(crate) const STEPS: usize = 100;
 pub(crate) const RATE: f32 = 0.2;
 pub(crate) const SEED: u64 = 7;
 const ROWS: [&str; 2] = ["compute", "all-reduce"];
+/// Ranks whose weights are compared bit for bit; those beyond the number of GPUs share them.
+const RANKS: [usize; 4] = [1, 2, 4, 8];
 
 /// One layer, and as many samples as a kernel sees: the device's `Shape`.
 #[repr(C)]
@@ -282,6 +287,26 @@ impl<'c> Worker<'c> {
         self.layers.iter().map(|layer| Ok(self.compute.clone_dtoh(&layer.parameters)?)).collect()
     }
 
+    /// Goes on with these parameters.
+    pub(crate) fn assign(&mut self, parameters: &[Vec<f32>]) -> Result<()> {
+        for (layer, parameters) in self.layers.iter_mut().zip(parameters) {
+            self.compute.memcpy_htod(parameters, &mut layer.parameters)?;
+        }
+        Ok(())
+    }
+
+    /// Its share of the loss, and of the gradient of each layer.
+    pub(crate) fn compute(&mut self) -> Result<(f64, Vec<Vec<f32>>)> {
+        self.forward()?;
+        for number in (0..self.layers.len()).rev() {
+            self.gradients(number)?;
+            self.backward(number)?;
+        }
+        let gradients = self.layers.iter().map(|layer| self.compute.clone_dtoh(&layer.gradients));
+        let gradients = gradients.collect::<std::result::Result<_, _>>()?;
+        Ok((self.loss()?, gradients))
+    }
+
     /// What ran when in the marked step, in milliseconds from its beginning.
     fn spans(&self) -> Result<Vec<Span>> {
         let Some(first) = self.marks.first() else { return Ok(Vec::new()) };
@@ -325,6 +350,55 @@ pub(crate) fn on_one_gpu(context: &Arc<CudaContext>, samples: &Samples) -> Resul
     train(&mut [Worker::new(context, samples, None)?])
 }
 
+/// Trains on one GPU, part by part: the gradients of `count` parts of the samples are added in
+/// their order.
+fn by_parts(context: &Arc<CudaContext>, samples: &Samples, count: usize) -> Result<Vec<Vec<f32>>> {
+    let parts = (0..count).map(|number| Worker::new(context, &samples.part(number, count), None));
+    let mut parts = parts.collect::<Result<Vec<_>>>()?;
+    let mut parameters = parts[0].parameters()?;
+    for _ in 0..STEPS {
+        let mut sum = parts[0].compute()?.1;
+        for part in &mut parts[1..] {
+            let gradients = part.compute()?.1;
+            for (sum, gradient) in sum.iter_mut().flatten().zip(gradients.iter().flatten()) {
+                *sum += gradient;
+            }
+        }
+        for (parameter, gradient) in parameters.iter_mut().flatten().zip(sum.iter().flatten()) {
+            *parameter -= RATE * gradient;
+        }
+        parts.iter_mut().try_for_each(|part| part.assign(&parameters))?;
+    }
+    Ok(parameters)
+}
+
+/// Trains on so many ranks, with reproducible reductions, and compares every bit.
+fn reproducibly(contexts: &[Arc<CudaContext>], samples: &Samples, count: usize) -> Result<()> {
+    let settings = Settings { reproducible: true, ..Settings::from_env()? };
+    let shared: Vec<_> = (0..count).map(|rank| contexts[rank % contexts.len()].clone()).collect();
+    let expected = by_parts(&contexts[0], samples, count)?;
+    let communicators = Communicator::init_all(&shared, &settings)?;
+    let mut workers = Vec::new();
+    for (number, communicator) in communicators.iter().enumerate() {
+        let part = samples.part(number, count);
+        workers.push(Worker::new(&shared[number], &part, Some(communicator))?);
+    }
+    train(&mut workers)?;
+    let bits = |parameters: Vec<Vec<f32>>| -> Vec<u32> {
+        parameters.into_iter().flatten().map(f32::to_bits).collect()
+    };
+    let expected = bits(expected);
+    for (number, worker) in workers.iter().enumerate() {
+        let seen = bits(worker.parameters()?);
+        let apart = seen.iter().zip(&expected).filter(|(seen, expected)| seen != expected).count();
+        if apart > 0 {
+            return Err(format!("{count} ranks: {apart} weights differ on rank {number}").into());
+        }
+    }
+    println!("{count} ranks, reproducible: all weights have the bits of one GPU");
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
     let contexts =
@@ -358,6 +432,8 @@ fn main() -> Result<()> {
     if apart > 1e-5 || losses[STEPS - 1] > losses[0] / 10.0 {
         return Err(format!("loss {} after {}", losses[STEPS - 1], losses[0]).into());
     }
+
+    RANKS.iter().try_for_each(|count| reproducibly(&contexts, &samples, *count))?;
 
     let both = [(format!("{count} GPUs"), losses), ("one GPU".into(), reference)]
         .map(|(name, values)| Curve { name, values });

@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{hwsim, is_left_out, is_real, run_bounded, tool};
 use std::process::Command;
 
 /// Runs an example on machines; gives what it has said, for each.
@@ -37,6 +37,23 @@ fn data_parallel_training_follows_one_gpu() {
         for line in ["the same weights on all", "the loss is that of one GPU within"] {
             assert!(output.contains(line), "{output}");
         }
+        for ranks in [1, 2, 4, 8] {
+            let line = format!("{ranks} ranks, reproducible: all weights have the bits of one GPU");
+            assert!(output.contains(&line), "{output}");
+        }
+    }
+}
+
+/// If this fails, one of the ways in which workers share what they learn does not run, or with it a
+/// network learns nothing.
+#[test]
+fn every_variant_of_distributed_training_learns() {
+    if is_left_out("servers of parameters need an RDMA adapter") {
+        return;
+    }
+    for output in run_example("variants", &["pcie4", "dgx-a100"], &["variants-loss.svg"]) {
+        let line = "synchronous with and without servers: the same loss within";
+        assert!(output.contains(line), "{output}");
     }
 }
 

@@ -20,7 +20,12 @@ pub struct Job {
     pub workers: usize,
     /// How gradients change parameters.
     pub optimizer: Optimizer,
-    /// How many gradients a worker may be ahead of the slowest one; without, no matter how many.
+    /// How many gradients a worker may be ahead of the slowest one: its gradient `n` is applied
+    /// when each of the others has sent its gradient `n - staleness`, or has left. With 0, who
+    /// reads when all gradients of a step are applied trains synchronously: [`Client::pull`]
+    /// tells how many are. Without a bound, no matter how many.
+    ///
+    /// [`Client::pull`]: super::Client::pull
     pub staleness: Option<u64>,
     /// Gradients of one worker that may be on their way to a shard: slots of its own.
     pub credits: usize,

@@ -1,5 +1,7 @@
 //! How a server changes parameters by a gradient.
 
+use super::words::CHUNK;
+use bytemuck::{cast_slice, cast_slice_mut};
 use std::fmt;
 
 /// An optimiser, with its constants. It is the same for all parameters of a job.
@@ -30,11 +32,17 @@ pub enum Optimizer {
     },
 }
 
-/// One parameter with what the optimiser keeps beside it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Weight {
-    pub(super) parameter: f32,
-    pub(super) state: [f32; 2],
+/// A chunk of words with two parameters each, in the order of memory, and what the optimiser keeps
+/// beside them.
+pub(super) struct Weights {
+    pub(super) parameters: [u64; CHUNK],
+    pub(super) states: [[u64; CHUNK]; 2],
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { parameters: [0; CHUNK], states: [[0; CHUNK]; 2] }
+    }
 }
 
 impl Optimizer {
@@ -82,25 +90,32 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The weight after this gradient.
-    #[inline]
-    pub(super) fn apply(&self, weight: Weight, gradient: f32) -> Weight {
-        let Weight { parameter, state: [first, second] } = weight;
+    /// Changes the weights by these gradients, two in a word. The loops are such that a compiler
+    /// makes vectors of them.
+    pub(super) fn apply(&self, weights: &mut Weights, gradients: &[u64; CHUNK]) {
+        let gradients: &[f32] = cast_slice(gradients);
+        let parameters: &mut [f32] = cast_slice_mut(&mut weights.parameters);
+        let [first, second] = weights.states.each_mut().map(|state| cast_slice_mut(state));
+        let all = parameters.iter_mut().zip(gradients);
         match self.optimizer {
             Optimizer::Sgd { rate } => {
-                Weight { parameter: parameter - rate * gradient, state: [first, second] }
+                all.for_each(|(parameter, gradient)| *parameter -= rate * gradient);
             }
             Optimizer::Momentum { rate, momentum } => {
-                let first = momentum * first + gradient;
-                Weight { parameter: parameter - rate * first, state: [first, second] }
+                for ((parameter, gradient), first) in all.zip::<&mut [f32]>(first) {
+                    *first = momentum * *first + gradient;
+                    *parameter -= rate * *first;
+                }
             }
             Optimizer::Adam { rate, beta1, beta2, epsilon } => {
-                let first = beta1 * first + (1.0 - beta1) * gradient;
-                let second = beta2 * second + (1.0 - beta2) * gradient * gradient;
-                let mean = first / self.corrections[0];
-                let deviation = (second / self.corrections[1]).sqrt();
-                let parameter = parameter - rate * mean / (deviation + epsilon);
-                Weight { parameter, state: [first, second] }
+                let states = first.iter_mut().zip::<&mut [f32]>(second);
+                for ((parameter, gradient), (first, second)) in all.zip(states) {
+                    *first = beta1 * *first + (1.0 - beta1) * gradient;
+                    *second = beta2 * *second + (1.0 - beta2) * gradient * gradient;
+                    let mean = *first / self.corrections[0];
+                    let deviation = (*second / self.corrections[1]).sqrt();
+                    *parameter -= rate * mean / (deviation + epsilon);
+                }
             }
         }
     }
@@ -111,11 +126,15 @@ mod tests {
     use super::*;
 
     fn after(optimizer: Optimizer, gradients: &[f32]) -> f32 {
-        let mut weight = Weight { parameter: 1.0, ..Weight::default() };
+        let all =
+            |value: f32| [u64::from(value.to_bits()) << 32 | u64::from(value.to_bits()); CHUNK];
+        let mut weights = Weights { parameters: all(1.0), ..Weights::default() };
         for (step, gradient) in (1..).zip(gradients) {
-            weight = optimizer.at(step).apply(weight, *gradient);
+            optimizer.at(step).apply(&mut weights, &all(*gradient));
         }
-        weight.parameter
+        let parameters: &[f32] = cast_slice(&weights.parameters);
+        assert!(parameters.iter().all(|parameter| *parameter == parameters[0]));
+        parameters[0]
     }
 
     /// Against values worked out by hand from the formulas.

@@ -211,7 +211,7 @@ impl Server {
         for next in 0..workers {
             let worker = (first + next) % workers;
             let Some(write) = self.shards[index].shard.next_write(worker as u64)? else { continue };
-            if self.is_too_far(index, &write) {
+            if self.is_too_far(index, &write)? {
                 continue;
             }
             if self.waits_for_readers(index)? {
@@ -231,18 +231,26 @@ impl Server {
         Ok(false)
     }
 
-    /// Is the worker further ahead of the slowest one than the job permits?
-    fn is_too_far(&self, index: usize, write: &Write) -> bool {
+    /// Is the worker further ahead of the slowest one than the job permits? What another one has
+    /// sent counts for it, applied or not: it has read what it wanted before it sent that. So with
+    /// a bound of 0 nobody's next gradient changes what somebody has yet to read of this step.
+    fn is_too_far(&self, index: usize, write: &Write) -> Result<bool> {
         let job = &self.fabric.terms.job;
         let Some(most) = job.staleness.filter(|_| write.kind == Ok(Kind::Gradient)) else {
-            return false;
+            return Ok(false);
         };
         let view = &self.fabric.view;
         let passive = view.left() | view.silent() | view.observers();
-        let clocks = &self.shards[index].shard.clocks;
-        let active = (0..job.workers).filter(|worker| passive >> (job.servers + worker) & 1 == 0);
-        let slowest = active.map(|worker| clocks[worker]).min();
-        slowest.is_some_and(|slowest| clocks[write.worker as usize] > slowest + most)
+        let shard = &self.shards[index].shard;
+        let number = shard.clocks[write.worker as usize] + 1;
+        for worker in (0..job.workers).filter(|it| passive >> (job.servers + it) & 1 == 0) {
+            let next = shard.next_write(worker as u64)?;
+            let is_sent = next.is_some_and(|next| next.kind == Ok(Kind::Gradient));
+            if shard.clocks[worker] + u64::from(is_sent) + most < number {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn waits_for_readers(&mut self, index: usize) -> Result<bool> {

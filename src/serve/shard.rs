@@ -3,8 +3,8 @@
 
 use super::job::Terms;
 use super::layout::{HEADER_BYTES, PUBLISHED, Room, SYNCED, WRITING, read_log_entry};
-use super::optimizer::{Optimizer, Weight};
-use super::words::{copy, get, observe, peek, publish, put, set, warn_before};
+use super::optimizer::{Optimizer, Weights};
+use super::words::{CHUNK, copy, copy_range, get, observe, peek, publish, put, set, warn_before};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::shared::{AtomicWord64, Region};
@@ -166,9 +166,13 @@ impl Shard {
         }
         if write.kind == Ok(Kind::Assign) {
             let data = room.slot(write.worker, write.number) + HEADER_BYTES + write.start;
-            let mut bytes = vec![0; write.length as usize];
-            self.region.copy_out(data as usize, &mut bytes)?;
-            self.region.copy_in((room.parameters(new) + write.start) as usize, &bytes)?;
+            let to = room.parameters(new) + write.start;
+            let mut bytes = [0; 8 * CHUNK];
+            for at in (0..write.length).step_by(bytes.len()) {
+                let bytes = &mut bytes[..(write.length - at).min(8 * CHUNK as u64) as usize];
+                self.region.copy_out((data + at) as usize, bytes)?;
+                self.region.copy_in((to + at) as usize, bytes)?;
+            }
         }
         self.applied[write.worker as usize] = write.number;
         self.write_meta(new)?;
@@ -196,25 +200,22 @@ impl Shard {
             states.push((row(old, part)?, row(new, part)?));
         }
         let step = self.optimizer.at(self.steps);
+        let (mut weights, mut changes) = (Weights::default(), [0; CHUNK]);
         let mut next = 0;
         for floats in self.floats.iter().cloned().chain(std::iter::once(count..count)) {
-            for index in next..floats.start {
-                set(&to, index, get(&from, index));
-            }
+            copy_range(&from, &to, next..floats.start);
             next = floats.end;
-            for index in floats {
-                let (parameters, changes) =
-                    (halves(get(&from, index)), halves(get(&gradient, index)));
-                let mut weights = parameters.map(|parameter| Weight { parameter, state: [0.0; 2] });
-                for (part, (from, _)) in states.iter().enumerate() {
-                    let [low, high] = halves(get(from, index));
-                    (weights[0].state[part], weights[1].state[part]) = (low, high);
+            for start in floats.clone().step_by(CHUNK) {
+                let words = CHUNK.min(floats.end - start);
+                gradient.load_all(start, &mut changes[..words]);
+                from.load_all(start, &mut weights.parameters[..words]);
+                for ((from, _), state) in states.iter().zip(&mut weights.states) {
+                    from.load_all(start, &mut state[..words]);
                 }
-                let [low, high] = weights;
-                let weights = [step.apply(low, changes[0]), step.apply(high, changes[1])];
-                set(&to, index, joined(weights.map(|weight| weight.parameter)));
-                for (part, (_, to)) in states.iter().enumerate() {
-                    set(to, index, joined(weights.map(|weight| weight.state[part])));
+                step.apply(&mut weights, &changes);
+                to.store_all(start, &weights.parameters[..words]);
+                for ((_, to), state) in states.iter().zip(&weights.states) {
+                    to.store_all(start, &state[..words]);
                 }
             }
         }
@@ -253,17 +254,6 @@ impl Shard {
         publish(&self.word(PUBLISHED)?, version + 1);
         Ok(true)
     }
-}
-
-/// The two floats of a word, in the order of memory.
-#[inline]
-fn halves(word: u64) -> [f32; 2] {
-    [f32::from_bits(word as u32), f32::from_bits((word >> 32) as u32)]
-}
-
-#[inline]
-fn joined([low, high]: [f32; 2]) -> u64 {
-    u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32
 }
 
 #[cfg(test)]

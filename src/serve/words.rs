@@ -2,6 +2,7 @@
 //! reported a completion, or before a word that it wrote later, is seen behind these loads.
 
 use crate::shared::{AtomicWord64, WordArray};
+use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 /// Stores a word behind everything that was stored before.
@@ -34,10 +35,21 @@ pub(super) fn put(word: &AtomicWord64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
+/// Words that are taken out of a row at once: what is computed with them stays in the cache.
+pub(super) const CHUNK: usize = 512;
+
 /// Copies words.
 pub(super) fn copy(from: &WordArray, to: &WordArray) {
-    for index in 0..from.count().min(to.count()) {
-        to.store(index, from.load(index, Ordering::Relaxed), Ordering::Relaxed);
+    copy_range(from, to, 0..from.count().min(to.count()));
+}
+
+/// Copies these words of a row to the same places of another.
+pub(super) fn copy_range(from: &WordArray, to: &WordArray, range: Range<usize>) {
+    let mut words = [0; CHUNK];
+    for start in range.clone().step_by(CHUNK) {
+        let words = &mut words[..CHUNK.min(range.end - start)];
+        from.load_all(start, words);
+        to.store_all(start, words);
     }
 }
 

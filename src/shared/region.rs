@@ -114,11 +114,20 @@ impl Region {
     /// [`Error::Argument`] if the range does not lie inside.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let base = self.checked(offset, bytes.len(), 1)?;
-        for (index, byte) in bytes.iter_mut().enumerate() {
+        let (head, words) = words_of(base, bytes.len());
+        let (first, rest) = bytes.split_at_mut(head);
+        let (middle, last) = rest.split_at_mut(words * 8);
+        let byte = |index: usize| {
             // SAFETY: `checked` found the whole range inside of the region; u8 needs no alignment.
-            let shared = unsafe { AtomicU8::from_ptr(base.as_ptr().add(index)) };
-            *byte = shared.load(Ordering::Relaxed);
+            unsafe { AtomicU8::from_ptr(base.as_ptr().add(index)) }.load(Ordering::Relaxed)
+        };
+        (0..).zip(first).for_each(|(index, to)| *to = byte(index));
+        for (index, to) in (head..).step_by(8).zip(middle.chunks_exact_mut(8)) {
+            // SAFETY: as above, and `words_of` says that words behind `head` are aligned.
+            let word = unsafe { AtomicU64::from_ptr(base.as_ptr().add(index).cast()) };
+            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
+        (head + words * 8..).zip(last).for_each(|(index, to)| *to = byte(index));
         Ok(())
     }
 
@@ -128,11 +137,21 @@ impl Region {
     /// [`Error::Argument`] if the range does not lie inside.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let base = self.checked(offset, bytes.len(), 1)?;
-        for (index, byte) in bytes.iter().enumerate() {
+        let (head, words) = words_of(base, bytes.len());
+        let (first, rest) = bytes.split_at(head);
+        let (middle, last) = rest.split_at(words * 8);
+        let set = |index: usize, value: u8| {
             // SAFETY: as in `copy_out`.
-            let shared = unsafe { AtomicU8::from_ptr(base.as_ptr().add(index)) };
-            shared.store(*byte, Ordering::Relaxed);
+            unsafe { AtomicU8::from_ptr(base.as_ptr().add(index)) }.store(value, Ordering::Relaxed);
+        };
+        (0..).zip(first).for_each(|(index, from)| set(index, *from));
+        for (index, from) in (head..).step_by(8).zip(middle.chunks_exact(8)) {
+            let value = u64::from_ne_bytes(from.try_into().expect("a chunk has 8 bytes"));
+            // SAFETY: as in `copy_out`.
+            let word = unsafe { AtomicU64::from_ptr(base.as_ptr().add(index).cast()) };
+            word.store(value, Ordering::Relaxed);
         }
+        (head + words * 8..).zip(last).for_each(|(index, from)| set(index, *from));
         Ok(())
     }
 
@@ -157,6 +176,12 @@ impl Region {
         }
         Ok(pointer)
     }
+}
+
+/// Bytes before the first aligned word of a range, and how many whole words follow.
+fn words_of(base: NonNull<u8>, length_bytes: usize) -> (usize, usize) {
+    let head = base.as_ptr().align_offset(8).min(length_bytes);
+    (head, (length_bytes - head) / 8)
 }
 
 impl fmt::Debug for Region {
@@ -184,6 +209,26 @@ mod tests {
         let part = region.part(32, 16).unwrap();
         assert!(part.word64(8).is_ok());
         assert!(part.word64(16).is_err(), "inside the whole, outside the part");
+    }
+
+    /// Words are copied where there are whole ones, bytes before and behind them.
+    #[test]
+    fn any_range_is_copied_whole_and_nothing_beside_it() {
+        for offset in 0..20 {
+            for length in 0..40 {
+                let region = Region::host(64);
+                let bytes: Vec<u8> = (1..=length).collect();
+                region.copy_in(offset, &bytes).unwrap();
+                let mut all = [0; 64];
+                region.copy_out(0, &mut all).unwrap();
+                let end = offset + bytes.len();
+                assert_eq!(all[offset..end], bytes);
+                assert!(all[..offset].iter().chain(&all[end..]).all(|byte| *byte == 0));
+                let mut part = vec![0; bytes.len()];
+                region.copy_out(offset, &mut part).unwrap();
+                assert_eq!(part, bytes);
+            }
+        }
     }
 
     #[test]

@@ -181,6 +181,35 @@ impl WordArray {
         self.word(index).store(value, ordering);
     }
 
+    /// Loads as many words as `into` has, from word `index` on, each by itself and relaxed.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn load_all(&self, index: usize, into: &mut [u64]) {
+        self.row(index, into.len()).zip(into).for_each(|(word, into)| {
+            *into = word.load(Ordering::Relaxed);
+        });
+    }
+
+    /// Stores `values` from word `index` on, each by itself and relaxed.
+    ///
+    /// # Panics
+    /// If there are not so many words.
+    pub fn store_all(&self, index: usize, values: &[u64]) {
+        self.row(index, values.len()).zip(values).for_each(|(word, value)| {
+            word.store(*value, Ordering::Relaxed);
+        });
+    }
+
+    /// `count` words from `index` on; the bounds are looked at once.
+    fn row(&self, index: usize, count: usize) -> impl Iterator<Item = &AtomicU64> {
+        let inside = index.checked_add(count).is_some_and(|end| end <= self.count);
+        assert!(inside, "{count} words from {index} of a row of {}", self.count);
+        // SAFETY: `index + count` is inside of the row; the rest as in `AtomicWord32::word`.
+        let word = |at| unsafe { AtomicU64::from_ptr(self.pointer.as_ptr().add(at)) };
+        (index..index + count).map(word)
+    }
+
     /// Adds to word `index`, with wrap-around; gives the value before.
     ///
     /// # Panics
