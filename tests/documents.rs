@@ -200,3 +200,63 @@ fn the_table_of_clients_takes_what_clients_say() {
     assert!(!table("another", "2026-01-03\nabc\n"), "a row without its fields was accepted");
     fs::remove_dir_all(&folder).unwrap();
 }
+
+/// If this fails, a client that breaks is taken for one that cannot be had, and nobody looks at it.
+#[test]
+fn a_client_that_breaks_is_not_taken_for_one_that_cannot_be_had() {
+    let folder = std::env::temp_dir().join(format!("have-{}", std::process::id()));
+    fs::create_dir_all(folder.join("tests")).unwrap();
+    fs::write(folder.join("tests/there"), "").unwrap();
+    let have = |words: &[&str], sources: Option<&Path>| {
+        let mut command = std::process::Command::new(root().join("tests/clients/have"));
+        command.args(words).env_remove("SOME_SOURCES");
+        command.envs(sources.map(|path| ("SOME_SOURCES", path)));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let fetched = |script: &str| have(&["fetched", "sh", "-c", script], None).0;
+    assert_eq!(fetched("true"), Some(0));
+    let absent = [
+        "ERROR: Could not find a version that satisfies the requirement a (from versions: none)",
+        "Failed to establish a new connection: [Errno -3] Temporary failure in name resolution",
+        "fatal: unable to access 'https://github.com/a/b/': Could not resolve host: github.com",
+        "E: Unable to locate package a",
+    ];
+    for said in absent {
+        let script = format!("echo \"{said}\" >&2; exit 1");
+        assert_eq!(fetched(&script), Some(77), "{said}");
+    }
+    let broken = [
+        "no such option: --upgrad",
+        "ERROR: Could not find a version that satisfies the requirement a==9 (from versions: 1, 2)",
+        "python: No module named venvtem-site-packages",
+        "",
+    ];
+    for said in broken {
+        assert_eq!(fetched(&format!("echo \"{said}\"; exit 1")), Some(1), "{said}");
+    }
+    assert_eq!(fetched("no-such-program-anywhere"), Some(1));
+    // bash is of a package that is installed on Debian; elsewhere nothing is, and all is absent.
+    assert_eq!(have(&["tools", "bash=sh"], None).0, Some(0));
+    assert_eq!(have(&["tools", "no-such-package=no-such-tool"], None).0, Some(77));
+    if Path::new("/var/lib/dpkg/status").exists() {
+        let (code, said) = have(&["tools", "bash=no-such-tool", "nothing=absent-too"], None);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("no-such-tool of bash"), "{said}");
+    }
+    let there = ["sources", "SOME_SOURCES", "tests/there"];
+    assert_eq!(have(&there, None).0, Some(77), "nobody has named sources");
+    assert_eq!(have(&there, Some(&folder)).0, Some(0));
+    let (code, said) = have(&there, Some(&folder.join("tests")));
+    assert_eq!(code, Some(1), "a variable that names something else: {said}");
+    // What these scripts do themselves is no reason to skip: only `have`, and what it cannot know of.
+    let own = ["burn", "fabric-lib"];
+    for entry in fs::read_dir(root().join("tests/clients/clients")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        let skips = text.contains("exit 77");
+        assert_eq!(skips, own.contains(&name.as_str()), "{name}: `\"$have\"` says what is absent");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}

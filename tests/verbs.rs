@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUdevice_attribute;
 use hardware::adapter::{self, ETHERNET, INFINIBAND, on_virtual_adapter};
 use ringdove::error::{AdapterFault, AdapterFaultKind, TransportError};
 use ringdove::gpu::{GpuRange, StreamWriter};
-use ringdove::id::LaneId;
+use ringdove::id::{LaneId, Rank};
 use ringdove::shared::DeviceRange;
 use ringdove::transport::verbs::{
     Adapter, Connect, Endpoint, Near, PciAddress, RegisteredAs, RemoteAccess, VerbsSettings,
@@ -335,6 +335,50 @@ fn data_arrives_on_either_link_layer() {
         run(&mut from.transport, &[whole]).unwrap();
         assert_eq!(to.signal(0).load(Ordering::Acquire), 1);
         assert!(bytes_of(&to, 0, 8192) == sent, "on {}", from.choice);
+    });
+}
+
+/// If this fails, a rank of a large job runs out of something before it has connected all peers, or mixes
+/// them up. On one adapter each peer is a queue pair, whose file takes a megabyte.
+#[test]
+fn two_thousand_peers_are_connected_and_each_lane_leads_to_its_own() {
+    const PEERS: u32 = 2048;
+    const EACH: u64 = 64;
+    if settings().is_none() {
+        return on_virtual_adapter(INFINIBAND, "");
+    }
+    on_adapter(|settings| {
+        if !is_virtual(&settings) {
+            return tally::skip("virtual-peers", "two thousand peers on one adapter");
+        }
+        let bytes = (u64::from(PEERS) * EACH) as usize;
+        let mut sides = [Side::new(&settings, bytes), Side::new(&settings, bytes)];
+        let start = Instant::now();
+        let mut others = Vec::new();
+        for peer in 0..PEERS {
+            let (mut own, own_bytes) = Endpoint::create(&sides[0].adapter).unwrap();
+            let (mut other, other_bytes) = Endpoint::create(&sides[1].adapter).unwrap();
+            own.connect(&other_bytes).unwrap();
+            other.connect(&own_bytes).unwrap();
+            let regions = sides[1].regions();
+            sides[0].control.add_peer(Rank(1 + peer), own, &regions, &[LaneId(peer)]).unwrap();
+            others.push(other);
+        }
+        eprintln!("{PEERS} peers in {:?}", start.elapsed());
+        let sent = fill(&sides[0], &mut Choices::new(11));
+        // Each lane's piece is in the other order there.
+        let mirrored = |peer: u32| u64::from(PEERS - 1 - peer) * EACH;
+        let piece = |peer: u32| {
+            let from = u64::from(peer) * EACH;
+            transfer(peer, (&sides[0], from), (&sides[1], mirrored(peer)), EACH)
+        };
+        let transfers: Vec<_> = (0..PEERS).map(piece).collect();
+        run(&mut sides[0].transport, &transfers).unwrap();
+        for peer in 0..PEERS {
+            let at = peer as usize * EACH as usize;
+            let seen = bytes_of(&sides[1], mirrored(peer), EACH);
+            assert!(seen == sent[at..at + EACH as usize], "the bytes of peer {peer}");
+        }
     });
 }
 

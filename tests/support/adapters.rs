@@ -93,7 +93,7 @@ impl Side {
     }
 
     /// What its peer may write.
-    fn regions(&self) -> [RemoteRegion; 2] {
+    pub fn regions(&self) -> [RemoteRegion; 2] {
         [self.data_region.as_ref().unwrap().remote(), self.signal_region.remote()]
     }
 }

@@ -21,7 +21,7 @@ fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = PROGRAMS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["adapters", "windows", "datagrams", "xrc"] {
+        for name in ["adapters", "windows", "datagrams", "xrc", "xrc_processes"] {
             let flags = ["-libverbs", "-ldl", "-pthread"];
             compile(&format!("{name}.c"), &folder.path().join(name), &flags);
         }
@@ -113,6 +113,22 @@ fn messages_of_extended_connections_find_the_queue_that_they_name() {
     job_of(&programs().join("xrc"), "queues", "one-gpu", &out_of_order);
 }
 
+/// If this fails, a domain that processes share loses messages, or lets one of them write where
+/// another's queue is, or a killed one takes the others with it.
+#[test]
+fn processes_share_a_domain_of_extended_connections() {
+    for name in ["shared", "killed", "owner-killed"] {
+        job_of(&programs().join("xrc_processes"), name, "one-gpu", &[]);
+    }
+    let adverse = [
+        ("HWSIM_DRIVER_KEYS", "place-out-of-order=on"),
+        ("HWSIM_FAULTS", "seed=5,*:delay=200,*:receiver-not-ready=30"),
+    ];
+    for variables in &adverse {
+        job_of(&programs().join("xrc_processes"), "shared", "one-gpu", &[*variables]);
+    }
+}
+
 /// Rights that a window does not give, or no longer gives, would let a peer write anywhere.
 #[test]
 fn windows_give_what_they_say_and_no_more() {
@@ -158,6 +174,13 @@ fn unreliable_connections_lose_messages_without_a_word() {
 #[test]
 fn writes_of_one_queue_pair_land_in_order() {
     job("order", "one-gpu", &[]);
+}
+
+/// If this fails, programs that ask for relaxed ordering cannot find out on virtual adapters whether they
+/// bear it, or those that do not ask get it.
+#[test]
+fn relaxed_ordering_is_played_for_memory_that_was_registered_with_it() {
+    job("relaxed", "one-gpu", &[("HWSIM_DRIVER_KEYS", "place-out-of-order=relaxed")]);
 }
 
 /// Kernels wait for signals that adapters write: the data before a signal must be there.

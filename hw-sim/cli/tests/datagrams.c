@@ -203,6 +203,10 @@ static void job_mistakes(void) {
     bad_key.lkey ^= 0xff00;
     stopped(ah, bad_key, IBV_WC_LOC_PROT_ERR);
     stopped(ah, sge(BYTES - 4, 8), IBV_WC_LOC_PROT_ERR);
+    /* Multicast is refused by name. */
+    union ibv_gid group = { .raw = { 0xff, 0x12 } };
+    SAME(ibv_attach_mcast(a, &group, 0xc001), EOPNOTSUPP);
+    SAME(ibv_detach_mcast(a, &group, 0xc001), EOPNOTSUPP);
     /* Refused when they are posted. */
     SAME(send_to(a, 1, NULL, b->qp_num, KEY, sge(0, 8), IBV_WR_SEND), EINVAL);
     SAME(send_to(a, 1, ah, b->qp_num, KEY, sge(0, 8), IBV_WR_RDMA_WRITE), EINVAL);

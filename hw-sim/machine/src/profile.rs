@@ -19,6 +19,17 @@ pub const DEFAULT: &str = "lenient";
 /// The key of a machine file's `[driver]` table that names a profile.
 const PROFILE_KEY: &str = "profile";
 
+/// Which RDMA writes land out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfOrder {
+    /// None.
+    Never,
+    /// Those to memory that was registered with relaxed ordering.
+    Relaxed,
+    /// All.
+    Always,
+}
+
 /// Which stream memory operations (`cuStreamWriteValue`) there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryOperations {
@@ -117,7 +128,7 @@ pub struct Profile {
     /// What the first load of a module takes besides, ms.
     pub jit_delay_ms: u32,
     /// Data of one queue pair lands out of order.
-    pub place_out_of_order: bool,
+    pub place_out_of_order: OutOfOrder,
     /// Each aligned 8 bytes of a longer write of an adapter come in one piece.
     pub whole_words: bool,
 }
@@ -144,7 +155,7 @@ impl Profile {
             memory_pools: true,
             virtual_memory: true,
             jit_delay_ms: 0,
-            place_out_of_order: false,
+            place_out_of_order: OutOfOrder::Never,
             whole_words: true,
         }
     }
@@ -164,7 +175,7 @@ impl Profile {
             pools: true,
             lazy_dma_us: 200,
             jit_delay_ms: 20,
-            place_out_of_order: true,
+            place_out_of_order: OutOfOrder::Always,
             whole_words: false,
             ..Self::lenient()
         }
@@ -203,7 +214,7 @@ impl Profile {
             "memory-pools" => self.memory_pools = on_off(value)?,
             "virtual-memory" => self.virtual_memory = on_off(value)?,
             "jit-delay" => self.jit_delay_ms = bounded(value, "off", 1..=600_000)?.unwrap_or(0),
-            "place-out-of-order" => self.place_out_of_order = on_off(value)?,
+            "place-out-of-order" => self.place_out_of_order = one_of(value, OUT_OF_ORDER)?,
             "adapter-words" => self.whole_words = one_of(value, ADAPTER_WORDS)?,
             _ => {
                 let known: Vec<_> = KEYS.iter().map(|key| key.name).collect();
@@ -246,7 +257,7 @@ impl Profile {
             "memory-pools" => on(self.memory_pools),
             "virtual-memory" => on(self.virtual_memory),
             "jit-delay" => positive(self.jit_delay_ms),
-            "place-out-of-order" => on(self.place_out_of_order),
+            "place-out-of-order" => name_of(self.place_out_of_order, OUT_OF_ORDER),
             "adapter-words" => name_of(self.whole_words, ADAPTER_WORDS),
             _ => return None,
         })
@@ -285,6 +296,9 @@ const MEMOPS: &[(&str, MemoryOperations)] = &[
 
 const IO_MEMORY: &[(&str, IoMemory)] =
     &[("any", IoMemory::Any), ("root", IoMemory::Root), ("refused", IoMemory::Refused)];
+
+const OUT_OF_ORDER: &[(&str, OutOfOrder)] =
+    &[("on", OutOfOrder::Always), ("relaxed", OutOfOrder::Relaxed), ("off", OutOfOrder::Never)];
 
 const ADAPTER_WORDS: &[(&str, bool)] = &[("whole", true), ("halves", false)];
 

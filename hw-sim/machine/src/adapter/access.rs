@@ -19,8 +19,10 @@ impl Access {
     pub const ZERO_BASED: Self = Self(32);
     /// Reading by adapters of this process needs no right.
     pub const NONE: Self = Self(0);
-    /// What is understood of regions: the above, and on-demand, huge pages and relaxed ordering,
-    /// which change nothing here.
+    /// Writes may become visible in another order, where the machine plays that.
+    pub const RELAXED: Self = Self(1 << 20);
+    /// What is understood of regions: the above, and on-demand and huge pages, which change nothing
+    /// here, as other optional flags.
     pub(super) const KNOWN: u32 = 0x1f | 1 << 6 | 1 << 7 | 0x3ff << 20;
     /// What is understood of windows; the right to write locally means nothing there.
     pub(super) const OF_WINDOWS: u32 = 0x2f;

@@ -8,10 +8,12 @@ use super::device::{AsyncEvent, Device, Element, Events, PortState};
 use super::error::Result;
 use super::host::Host;
 use super::link::{Link, Peer};
-use super::receive::{ReceiveQueue, XrcDomain};
+use super::receive::ReceiveQueue;
+use super::sharing::Turns;
 use super::state::{Attributes, QueuePairState};
 use super::transport::Transport;
 use super::window::Party;
+use super::xrc::XrcDomain;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -31,6 +33,8 @@ pub(super) struct Connection {
     pub domain: u64,
     /// The XRC domain for whose queues it receives.
     pub xrc: Option<Arc<XrcDomain>>,
+    /// Where processes take turns to carry out its requests.
+    pub turns: Option<Turns>,
     pub device: Arc<Device>,
     pub host: Arc<Host>,
     /// Its place in the order of creation, which faults go by.
@@ -71,6 +75,7 @@ pub(super) struct ConnectionRequest {
     pub signal_all: bool,
     pub domain: u64,
     pub xrc: Option<Arc<XrcDomain>>,
+    pub turns: Option<Turns>,
     pub device: Arc<Device>,
     pub host: Arc<Host>,
     pub send_completions: Arc<CompletionQueue>,
@@ -89,6 +94,7 @@ impl Connection {
             receive_queue: request.receive_queue,
             domain: request.domain,
             xrc: request.xrc,
+            turns: request.turns,
             device: request.device,
             host: request.host,
             ordinal: request.ordinal,
@@ -123,6 +129,20 @@ impl Connection {
     pub fn set_state(&self, state: QueuePairState) {
         self.state.store(state as u32, Ordering::Release);
         self.link.read().unwrap().show_state(state);
+    }
+
+    /// Takes over the state and the peer that the owner of the file shows. False if the queue pair
+    /// receives no more.
+    pub fn follow(&self, link: &Link) -> bool {
+        let state = link.shown_state();
+        // Release, as in `set_state`.
+        self.state.store(state.map_or(QueuePairState::Reset, |s| s) as u32, Ordering::Release);
+        let mut slot = self.peer.lock().unwrap();
+        let destination = link.partner();
+        if slot.destination != destination {
+            *slot = PeerSlot { destination, ..PeerSlot::default() };
+        }
+        state.is_some_and(QueuePairState::receives)
     }
 
     /// Goes back to the first state. What the peer sees of it is up to the caller.

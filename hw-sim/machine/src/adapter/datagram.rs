@@ -83,7 +83,7 @@ impl Connection {
         self.gather(&request.data, 0, length, room)?;
         writer.commit(&self.datagram(request, &to, own_key, length as u32));
         drop(lock);
-        peer.wake();
+        peer.wake(&self.host.fabric);
         Ok(true)
     }
 

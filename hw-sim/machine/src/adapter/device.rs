@@ -48,6 +48,16 @@ pub enum AsyncEvent {
     LastReceiveReached = 16,
 }
 
+impl AsyncEvent {
+    /// The event of a queue pair that has this number; a failure if there is none.
+    pub(super) fn of_queue_pair(number: u32) -> Self {
+        [Self::QueuePairRequestError, Self::QueuePairAccessError]
+            .into_iter()
+            .find(|event| *event as u32 == number)
+            .unwrap_or(Self::QueuePairFatal)
+    }
+}
+
 /// Subject of an event: a port, or an object by its owner's identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {

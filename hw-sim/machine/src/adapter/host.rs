@@ -2,9 +2,11 @@
 
 use super::error::Result;
 use super::region::{GpuReach, Held, RegionChange, RegionRequest, Regions};
+use super::xrc::Domains;
 use crate::description::Description;
 use crate::fabric::{Fabric, copy};
 use crate::memory::GlobalMemory;
+use crate::profile::OutOfOrder;
 use std::sync::Arc;
 
 /// Finds the memory of the process's virtual GPUs, if it uses any.
@@ -14,10 +16,11 @@ pub type GpuMemory = fn() -> Option<&'static GlobalMemory>;
 pub(super) struct Host {
     pub fabric: Arc<Fabric>,
     pub regions: Regions,
+    pub domains: Domains,
     gpu_memory: GpuMemory,
     peer_memory: bool,
-    /// Plain writes land out of order.
-    pub out_of_order: bool,
+    /// Which plain writes land out of order.
+    pub out_of_order: OutOfOrder,
     whole_words: bool,
 }
 
@@ -26,10 +29,20 @@ impl Host {
         Self {
             fabric,
             regions: Regions::default(),
+            domains: Domains::default(),
             gpu_memory,
             peer_memory: description.peer_memory,
             out_of_order: description.driver.place_out_of_order,
             whole_words: description.driver.whole_words,
+        }
+    }
+
+    /// Does what is written by this key land later than it arrives?
+    pub fn lands_late(&self, key: u32) -> bool {
+        match self.out_of_order {
+            OutOfOrder::Never => false,
+            OutOfOrder::Always => true,
+            OutOfOrder::Relaxed => self.hold().is_relaxed(key),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::address::Endpoint;
 use super::error::Result;
 use super::state::QueuePairState;
-use crate::fabric::{Fabric, FabricError, Layout, Process, Segment};
+use crate::fabric::{Fabric, FabricError, Layout, Process, ProcessId, Segment};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -29,6 +29,10 @@ pub(super) const PIECE_BYTES: u64 = 32 << 10;
 const LOCK_ATTEMPTS: u32 = 4096;
 /// Attempts between two looks whether the one that writes still lives.
 const OWNER_LOOKS_EVERY: u32 = 64;
+
+/// In [`Link::polling`].
+const POLLED: u32 = 1;
+const TAKES_TURNS: u32 = 2;
 
 /// The state that a file shows whose queue pair was reset or destroyed.
 const GONE: u32 = 255;
@@ -63,7 +67,8 @@ impl Link {
         self.segment.word32(16)
     }
 
-    /// 1 while a thread of the owner polls so often that its service thread need not be woken.
+    /// [`POLLED`] while a thread of the owner polls so often that its service thread need not be
+    /// woken; [`TAKES_TURNS`] where several processes carry out the requests.
     fn polling(&self) -> &AtomicU32 {
         self.segment.word32(20)
     }
@@ -129,14 +134,35 @@ impl Link {
 
     /// A thread of the owner polls, or has stopped to.
     pub fn set_polling(&self, polling: bool) {
-        self.polling().store(polling.into(), Ordering::SeqCst);
+        self.polling().store(if polling { POLLED } else { 0 }, Ordering::SeqCst);
         // Pairs with the fence in `Peer::wake`.
         fence(Ordering::SeqCst);
     }
 
     /// Does a thread of the owner poll?
     pub fn is_polling(&self) -> bool {
-        self.polling().load(Ordering::Relaxed) == 1
+        self.polling().load(Ordering::Relaxed) == POLLED
+    }
+
+    /// From now on those who have something for the owner ask whose turn it is.
+    pub fn begin_turns(&self) {
+        self.polling().store(TAKES_TURNS, Ordering::Release);
+    }
+
+    /// The state that the owner shows; none if the queue pair was reset or destroyed.
+    pub fn shown_state(&self) -> Option<QueuePairState> {
+        QueuePairState::from_number(self.state().load(Ordering::Acquire))
+    }
+
+    /// Whom the owner listens to, if anybody.
+    pub fn partner(&self) -> Option<(Endpoint, u32)> {
+        Endpoint::unpack(self.willing().load(Ordering::Acquire))
+    }
+
+    /// Opens the file of a queue pair of another process, for one that takes turns with it.
+    pub fn open(fabric: &Fabric, (endpoint, number): (Endpoint, u32)) -> Option<(Self, ProcessId)> {
+        let (segment, owner) = fabric.open(&file_name(endpoint, number), BYTES, MAGIC)?;
+        Some((Self { segment: Arc::new(segment) }, owner))
     }
 }
 
@@ -213,11 +239,17 @@ impl Peer {
     }
 
     /// Lets the peer's process look, unless it polls anyway.
-    pub fn wake(&self) {
-        // Pairs with `set_polling`: a service thread that takes over looks once more after it.
+    pub fn wake(&self, fabric: &Fabric) {
+        // Pairs with `set_polling`: a service thread that takes over looks once more after it. And
+        // with `Link::give_turn`: who has the turn then looks after it, too.
         fence(Ordering::SeqCst);
-        if !self.link.is_polling() {
-            self.process.adapters().wake();
+        match self.link.polling().load(Ordering::Relaxed) {
+            POLLED => {}
+            TAKES_TURNS => {
+                let other = self.link.turn().and_then(|process| fabric.process(process));
+                other.as_ref().unwrap_or(&self.process).adapters().wake();
+            }
+            _ => self.process.adapters().wake(),
         }
     }
 

@@ -8,10 +8,11 @@ use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
 use super::host::{GpuMemory, Host};
 use super::qp::{QueuePair, QueuePairRequest};
-use super::receive::{ReceiveQueue, XrcDomain, XrcPart};
+use super::receive::ReceiveQueue;
 use super::region::{RegionChange, RegionRequest};
 use super::service::Service;
 use super::window::WindowKind;
+use super::xrc::{self, DomainRequest, XrcDomain, XrcPart};
 use crate::description::{Adapter, Description};
 use crate::fabric::Fabric;
 use crate::fault::FAULTS_VARIABLE;
@@ -55,11 +56,8 @@ impl Network {
             Device::new(adapter.clone(), endpoint, faults, counters)
         };
         let devices: Vec<_> = adapters.map(device).collect();
-        Ok(Arc::new(Self {
-            service: Service::start(fabric.own.adapters(), devices.clone())?,
-            devices,
-            host: Arc::new(Host::new(description, fabric, gpu_memory)),
-        }))
+        let host = Arc::new(Host::new(description, fabric, gpu_memory));
+        Ok(Arc::new(Self { service: Service::start(&host, devices.clone())?, devices, host }))
     }
 
     /// Makes a queue pair of an adapter.
@@ -84,6 +82,22 @@ impl Network {
     ) -> Result<Arc<ReceiveQueue>> {
         let xrc = XrcPart::new(&self.host, domains.0, domains.1, completions)?;
         Ok(ReceiveQueue::of_xrc(sizes, owner.0, owner.1, xrc))
+    }
+
+    /// Opens the XRC domain that a file names, with the processes of the node that have.
+    pub fn open_xrc_domain(&self, request: DomainRequest) -> Result<Arc<XrcDomain>> {
+        xrc::open(&self.host, request)
+    }
+
+    /// The queue pair that another process has made to receive for an XRC domain, by its number.
+    pub fn open_xrc_receiver(
+        &self,
+        device: &Arc<Device>,
+        domain: &Arc<XrcDomain>,
+        number: u32,
+    ) -> Option<Arc<QueuePair>> {
+        let pair = self.service.deputy(device, number)?;
+        pair.receives_for(domain).then_some(pair)
     }
 
     /// Registers memory at `base` of this process.
@@ -129,6 +143,7 @@ impl Network {
 
     /// Leaves the fabric: peers see that this process is gone, and its files are removed.
     pub fn leave(&self) {
+        self.service.leave();
         for pair in self.service.pairs() {
             pair.destroy();
         }

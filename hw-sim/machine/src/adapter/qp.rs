@@ -6,13 +6,16 @@ use super::counters::Counter;
 use super::device::{self, AsyncEvent, Device, Events};
 use super::error::{Result, VerbsError};
 use super::host::Host;
-use super::link::{self, Link, REQUESTS, RESPONSES};
-use super::receive::{ReceiveQueue, Receiver, XrcDomain};
+use super::link::{self, Link, RESPONSES};
+use super::receive::{ReceiveQueue, Receiver};
 use super::requester::{SendSide, Work};
 use super::responder::ReceiveSide;
+use super::sharing::Turns;
 use super::state::{self, Attributes, QueuePairState};
 use super::transport::Transport;
 use super::work::{Data, ReceiveRequest, SendRequest};
+use super::xrc::XrcDomain;
+use crate::profile::OutOfOrder;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
@@ -59,6 +62,14 @@ pub struct QueuePairRequest {
     pub handle: u64,
 }
 
+/// Where a queue pair is: its number and file, and how processes take part in it.
+pub(super) struct Place {
+    pub number: u32,
+    pub link: Link,
+    pub ordinal: u32,
+    pub turns: Option<Turns>,
+}
+
 /// A queue pair.
 pub struct QueuePair {
     /// Sizes.
@@ -67,8 +78,8 @@ pub struct QueuePair {
     /// Held while the state changes, before the sides' locks: send, then receive.
     attributes: Mutex<Attributes>,
     send: Mutex<SendSide>,
-    receive: Mutex<ReceiveSide>,
-    destroyed: AtomicBool,
+    pub(super) receive: Mutex<ReceiveSide>,
+    pub(super) destroyed: AtomicBool,
     last_receive_told: AtomicBool,
     polls: AtomicU64,
     polls_seen: AtomicU64,
@@ -98,14 +109,33 @@ impl QueuePair {
         if request.transport == Transport::Datagram {
             link.take_datagrams();
         }
+        let domain = request.xrc.as_ref().and_then(|xrc| xrc.name);
+        if let Some(name) = &domain {
+            link.share(name);
+        }
+        let ordinal = device.count_queue_pair();
+        let turns = domain.map(|_| Turns::Owner);
+        let place = Place { number, link, ordinal, turns };
+        Ok(Self::build(host, device, request, place))
+    }
+
+    /// A queue pair with this number, file and part in it.
+    pub(super) fn build(
+        host: &Arc<Host>,
+        device: &Arc<Device>,
+        request: QueuePairRequest,
+        Place { number, link, ordinal, turns }: Place,
+    ) -> Arc<Self> {
+        let capacity = request.capacity;
         let receive_queue = request.shared.unwrap_or_else(|| {
             ReceiveQueue::own(capacity.receive_requests, capacity.receive_pieces)
         });
-        let ordinal = device.count_queue_pair();
-        let (send, receive) = (
+        let (send, mut receive) = (
             SendSide::new(link.clone(), link::new_life(&host.fabric)),
             ReceiveSide::new(&link, ordinal.into()),
         );
+        let is_deputy = turns.is_some_and(|turns| turns != Turns::Owner);
+        receive.has_turn = !is_deputy;
         let pair = Arc::new(Self {
             capacity,
             connection: Connection::new(ConnectionRequest {
@@ -117,6 +147,7 @@ impl QueuePair {
                 signal_all: request.signal_all,
                 domain: request.domain,
                 xrc: request.xrc,
+                turns,
                 device: Arc::clone(device),
                 host: Arc::clone(host),
                 send_completions: request.send_queue,
@@ -140,11 +171,11 @@ impl QueuePair {
             receive_completions.add_user(user.clone());
         }
         if let Some(xrc) = &pair.connection.xrc {
-            xrc.receivers.add(user.clone());
+            if is_deputy { &xrc.deputies } else { &xrc.receivers }.add(user.clone());
         }
         receive_queue.add_user(user);
-        device.counters.add(Counter::PairsMade, 1);
-        Ok(pair)
+        device.counters.add(Counter::PairsMade, u64::from(!is_deputy));
+        pair
     }
 
     /// Its number on the adapter.
@@ -174,7 +205,7 @@ impl QueuePair {
 
     /// Do plain writes land in order?
     pub fn lands_in_order(&self) -> bool {
-        !self.connection.host.out_of_order
+        self.connection.host.out_of_order != OutOfOrder::Always
     }
 
     /// Its attributes.
@@ -190,6 +221,10 @@ impl QueuePair {
         new: &Attributes,
         named: u32,
     ) -> Result<()> {
+        if self.connection.is_deputy() {
+            let text = "a change of a queue pair that another process has made";
+            return Err(VerbsError::NotSupported(text.into()));
+        }
         let mut attributes = self.attributes.lock().unwrap();
         let from = self.state();
         if believed.is_some_and(|believed| believed != from) {
@@ -217,6 +252,9 @@ impl QueuePair {
             self.receive.lock().unwrap().settings = next;
         }
         *attributes = next;
+        if self.connection.turns.is_some() {
+            self.connection.link.read().unwrap().show_settings(&next);
+        }
         self.connection.set_state(to);
         drop(attributes);
         // The peer may have been quicker.
@@ -238,6 +276,9 @@ impl QueuePair {
         if connection.transport == Transport::Datagram {
             link.take_datagrams();
         }
+        if let Some(name) = connection.xrc.as_ref().and_then(|xrc| xrc.name) {
+            link.share(&name);
+        }
         *send = SendSide::new(link.clone(), link::new_life(fabric));
         *receive = ReceiveSide::new(&link, connection.ordinal.into());
         // The locks that are held order what it stores.
@@ -248,8 +289,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Ends the queue pair: its peer gets no answer any more.
+    /// Ends the queue pair: its peer gets no answer any more. What another process has made is its
+    /// to end.
     pub fn destroy(&self) {
+        if self.connection.is_deputy() {
+            return;
+        }
         let connection = &self.connection;
         let _changing = self.attributes.lock().unwrap();
         connection.leave();
@@ -283,6 +328,9 @@ impl QueuePair {
 
     /// Goes into the error state and flushes both queues.
     fn fail(&self, event: Option<AsyncEvent>) {
+        if self.connection.is_deputy() {
+            return self.fail_as_deputy(event);
+        }
         if self.state() == QueuePairState::Reset {
             return;
         }
@@ -373,10 +421,9 @@ impl QueuePair {
         }
         let link = self.connection.link.read().unwrap();
         let acknowledged = link.acknowledged().load(Ordering::Acquire);
-        acknowledged != self.connection.acknowledged_seen.load(Ordering::Relaxed)
-            || !RESPONSES.is_empty(&link.segment)
-            || (!REQUESTS.is_empty(&link.segment)
-                && !self.connection.stalled.load(Ordering::SeqCst))
+        let answers = acknowledged != self.connection.acknowledged_seen.load(Ordering::Relaxed)
+            || !RESPONSES.is_empty(&link.segment);
+        answers && !self.connection.is_deputy() || self.connection.has_requests(&link)
     }
 
     /// Does something wait for a time?
@@ -402,7 +449,10 @@ impl QueuePair {
             self.fail(Some(event));
         }
         let mut failed = false;
-        if let Some(mut send) = lock(&self.send, now.is_some()) {
+        // A deputy sends nothing.
+        if !self.connection.is_deputy()
+            && let Some(mut send) = lock(&self.send, now.is_some())
+        {
             worked |= self.connection.complete(&mut send, &mut failed);
             if !failed {
                 worked |= self.connection.transmit(&mut send, &mut failed);

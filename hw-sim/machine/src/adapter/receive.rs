@@ -1,20 +1,11 @@
 //! Receive queues: a queue pair's own, shared between several, or of an XRC domain.
-//!
-//! On an extended reliable connection (XRC) each message names the shared receive queue that it is
-//! for, so that one connection to a process serves all of its queues. A queue pair that sends has
-//! no receive queue; one that receives has neither queue, completion queue nor protection domain of
-//! its own: what a message names, a queue of the same XRC domain, has all three. A domain is of one
-//! process: a message for the queue of another process is refused, as one for a queue that does not
-//! exist.
 
-use super::completion::CompletionQueue;
 use super::device::{AsyncEvent, Element, Events};
 use super::error::{Result, VerbsError};
-use super::host::Host;
 use super::users::Users;
 use super::work::ReceiveRequest;
-use crate::fabric::{Fabric, FabricError};
-use std::collections::{HashMap, VecDeque};
+use super::xrc::XrcPart;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
 /// A queue pair, as the queue that it takes receive requests from knows it.
@@ -127,7 +118,7 @@ impl ReceiveQueue {
 
     /// Lets queue pairs that waited for a request go on.
     pub fn resume_users(&self) {
-        let of_domain = self.xrc.iter().flat_map(|xrc| xrc.xrc_domain.receivers.all());
+        let of_domain = self.xrc.iter().flat_map(|xrc| xrc.xrc_domain.all_receivers());
         for user in self.users.all().into_iter().chain(of_domain) {
             user.resume();
         }
@@ -191,87 +182,4 @@ impl std::fmt::Debug for ReceiveQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReceiveQueue").field("shared", &self.is_shared()).finish_non_exhaustive()
     }
-}
-
-/// The mark and the bytes of the file that keeps the number of a queue.
-const MAGIC: u64 = u64::from_le_bytes(*b"hwsimSR1");
-const BYTES: usize = 64;
-/// Numbers have 24 bits.
-const NUMBERS: u32 = 0xff_ff00;
-
-/// What joins receiving queue pairs and shared receive queues.
-#[derive(Default)]
-pub struct XrcDomain {
-    queues: Mutex<HashMap<u32, Weak<ReceiveQueue>>>,
-    /// Queue pairs that receive for any of the queues.
-    pub(super) receivers: Users<dyn Receiver>,
-}
-
-impl XrcDomain {
-    /// The queue with this number.
-    pub(super) fn queue(&self, number: u32) -> Option<Arc<ReceiveQueue>> {
-        self.queues.lock().unwrap().get(&number).and_then(Weak::upgrade)
-    }
-
-    /// Brings a queue in, under its number.
-    pub(super) fn enter(&self, number: u32, queue: &Arc<ReceiveQueue>) {
-        self.queues.lock().unwrap().insert(number, Arc::downgrade(queue));
-    }
-
-    /// No message finds the queue any more.
-    pub(super) fn leave(&self, number: u32) {
-        self.queues.lock().unwrap().remove(&number);
-    }
-
-    /// Are there queues, or queue pairs that receive for them?
-    pub fn is_used(&self) -> bool {
-        !self.queues.lock().unwrap().is_empty() || !self.receivers.is_empty()
-    }
-}
-
-/// What a shared receive queue of an XRC domain has that others leave to the queue pair.
-pub(super) struct XrcPart {
-    pub number: u32,
-    pub xrc_domain: Arc<XrcDomain>,
-    /// The protection domain.
-    pub domain: u64,
-    pub completions: Arc<CompletionQueue>,
-    host: Arc<Host>,
-}
-
-impl XrcPart {
-    /// With a number that no other queue of the fabric has.
-    pub fn new(
-        host: &Arc<Host>,
-        xrc_domain: Arc<XrcDomain>,
-        domain: u64,
-        completions: Arc<CompletionQueue>,
-    ) -> Result<Self> {
-        let number = new_number(&host.fabric)?;
-        Ok(Self { number, xrc_domain, domain, completions, host: Arc::clone(host) })
-    }
-}
-
-impl Drop for XrcPart {
-    fn drop(&mut self) {
-        self.host.fabric.remove(&file_name(self.number));
-    }
-}
-
-fn file_name(number: u32) -> String {
-    format!("srq-{number:06x}")
-}
-
-fn new_number(fabric: &Fabric) -> Result<u32> {
-    let start = fabric.own_id.0.wrapping_mul(64).wrapping_add(fabric.serial());
-    let (number, _) = fabric.make(BYTES, MAGIC, |draft, _| {
-        for attempt in 0..1 << 16 {
-            let number = 1 + start.wrapping_add(attempt) % NUMBERS;
-            if fabric.name(draft, &file_name(number))? {
-                return Ok(number);
-            }
-        }
-        Err(FabricError::Full("there is no free number of a shared receive queue".into()))
-    })?;
-    Ok(number)
 }

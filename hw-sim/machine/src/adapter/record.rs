@@ -73,6 +73,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Does it take a receive request?
+    pub fn needs_receive(&self) -> bool {
+        self.kind == RecordKind::Send || self.flags & IMMEDIATE != 0
+    }
+
     pub const fn new(kind: RecordKind, message: u64) -> Self {
         Self {
             kind,

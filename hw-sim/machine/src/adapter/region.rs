@@ -285,6 +285,17 @@ impl Held<'_> {
         self.address_in(region, offset)
     }
 
+    /// Was the memory that this key opens registered with relaxed ordering?
+    pub fn is_relaxed(&self, key: u32) -> bool {
+        let window = self.table.windows.get(&window::index(key));
+        let region = match window {
+            Some(window) => window.bound.as_ref().map(|bound| bound.region),
+            None => Some(key),
+        };
+        let region = region.and_then(|key| self.table.regions.get(&key));
+        region.is_some_and(|region| region.access.has(Access::RELAXED))
+    }
+
     /// The same on behalf of a peer, to which windows are open, too.
     pub fn resolve_for_peer(
         &self,

@@ -227,7 +227,7 @@ impl Connection {
             }
         }
         if went && let Some((peer, _)) = &side.outlet {
-            peer.wake();
+            peer.wake(&self.host.fabric);
         }
         // A request that fails before it sets off may be the oldest, or one that is done already.
         let ends =
@@ -454,7 +454,7 @@ impl Connection {
             wake |= side.responses.consume(&record);
         }
         if wake && let Some((peer, _)) = &side.outlet {
-            peer.wake();
+            peer.wake(&self.host.fabric);
         }
         worked
     }

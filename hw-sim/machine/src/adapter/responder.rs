@@ -11,11 +11,11 @@ use super::receive::ReceiveQueue;
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, receiver_timer_us};
 use super::transport::Transport;
-use super::window::Party;
 use super::work::ReceiveRequest;
 use crate::fabric::{Reader, Writer, copy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Pieces in one pass: the thread that polls has other queue pairs, too.
 const PIECES_PER_PASS: u32 = 64;
@@ -26,10 +26,10 @@ pub(super) struct ReceiveSide {
     pub settings: Attributes,
     pub requests: Reader<Record>,
     /// Where answers go, once there was a first request.
-    outlet: Option<(Arc<Peer>, Writer<Record>)>,
+    pub outlet: Option<(Arc<Peer>, Writer<Record>)>,
     /// Messages carried out, and how many of them the peer knows of.
-    executed: u64,
-    acknowledged: u64,
+    pub executed: u64,
+    pub acknowledged: u64,
     /// The message that is being received goes here.
     current: Option<ReceiveRequest>,
     read: Option<ReadJob>,
@@ -41,12 +41,16 @@ pub(super) struct ReceiveSide {
     /// The message that a fault has made wait.
     delayed: Option<u64>,
     /// Data that has arrived and lands later, where writes land out of order.
-    unplaced: Unplaced,
+    pub unplaced: Unplaced,
     pub tally: Tally,
     /// A message has ended the queue pair, and is not carried out again before its state says so.
     has_failed: bool,
     /// The shared receive queue that the message names, on an extended connection.
-    named: Option<Arc<ReceiveQueue>>,
+    pub named: Option<Arc<ReceiveQueue>>,
+    /// Where processes take turns: it is this one's, as far as this side knows.
+    pub has_turn: bool,
+    /// When it was last seen to that the process whose turn it is lives.
+    pub looked: Option<Instant>,
 }
 
 /// A read that is being answered.
@@ -64,7 +68,7 @@ struct ReadJob {
 pub(super) struct Responded {
     pub worked: bool,
     pub failure: Option<AsyncEvent>,
-    wake: bool,
+    pub wake: bool,
 }
 
 /// Result of one step.
@@ -100,6 +104,8 @@ impl ReceiveSide {
             tally: Tally::default(),
             has_failed: false,
             named: None,
+            has_turn: true,
+            looked: None,
         }
     }
 
@@ -108,12 +114,26 @@ impl ReceiveSide {
         self.current.take()
     }
 
+    /// Begins where another process has stopped, after so many messages.
+    pub fn resume(&mut self, link: &Link, executed: u64) {
+        self.requests = Reader::resume(Arc::clone(&link.segment), REQUESTS);
+        (self.outlet, self.named, self.refusal) = (None, None, None);
+        // The peer may know of fewer than were carried out.
+        (self.executed, self.acknowledged) = (executed, 0);
+        (self.read, self.not_ready, self.has_turn) = (None, None, true);
+    }
+
+    /// The message that is a read under way.
+    pub fn reads(&self) -> Option<u64> {
+        self.read.as_ref().map(|job| job.message)
+    }
+
     fn grants(&self, right: Access) -> bool {
         Access(self.settings.access).has(right)
     }
 
     /// Remembers to refuse a message; the refusal is sent when there is room.
-    fn refuse(&mut self, message: u64, status: CompletionStatus) -> Step {
+    pub fn refuse(&mut self, message: u64, status: CompletionStatus) -> Step {
         let mut record = Record::new(RecordKind::Nak, message);
         record.operands[0] = status as u64;
         let event = match status {
@@ -143,6 +163,10 @@ impl Connection {
         self.stalled.store(false, Ordering::SeqCst);
         // Relaxed: a hint for the service thread.
         self.receive_held.store(false, Ordering::Relaxed);
+        let may = self.turns.is_none() || self.takes_turn(side, &mut outcome);
+        if !may || outcome.failure.is_some() {
+            return outcome;
+        }
         let is_down = self.device.port_state() == PortState::Down;
         if side.has_failed || is_down || !self.state().receives() {
             // Nobody answers; the peer will notice.
@@ -174,23 +198,43 @@ impl Connection {
             }
         }
         self.place(side);
-        if let Some((peer, _)) = &side.outlet {
-            if side.executed > side.acknowledged {
-                side.acknowledged = side.executed;
-                // Release pairs with the requester's acquire: it learns of what is visible.
-                peer.link.acknowledged().store(side.executed, Ordering::Release);
-                outcome.wake = true;
-            }
-            if outcome.wake {
-                peer.wake();
-            }
+        self.acknowledge(side, &mut outcome);
+        if self.turns.is_some() {
+            self.report_to_owner(side, &mut outcome);
         }
         outcome
     }
 
+    /// Tells the peer what was carried out.
+    pub(super) fn acknowledge(&self, side: &mut ReceiveSide, outcome: &mut Responded) {
+        let Some((peer, _)) = &side.outlet else { return };
+        if side.executed > side.acknowledged {
+            side.acknowledged = side.executed;
+            // Release pairs with the requester's acquire: it learns of what is visible.
+            peer.link.acknowledged().store(side.executed, Ordering::Release);
+            outcome.wake = true;
+        }
+        if std::mem::take(&mut outcome.wake) {
+            peer.wake(&self.host.fabric);
+        }
+    }
+
+    /// Finds the peer's rings; false if they are not there.
+    pub(super) fn has_answer_ring(&self, side: &mut ReceiveSide) -> bool {
+        if side.outlet.is_none() {
+            side.outlet = self.peer().map(|peer| {
+                let writer = Writer::new(Arc::clone(&peer.link.segment), RESPONSES);
+                (peer, writer)
+            });
+        }
+        side.outlet.is_some()
+    }
+
     fn respond_once(&self, side: &mut ReceiveSide, outcome: &mut Responded) -> Step {
         if side.read.is_some() {
-            return self.continue_read(side, outcome);
+            let step = self.continue_read(side, outcome);
+            self.note(side);
+            return step;
         }
         if let Some((record, event)) = side.refusal {
             // What came before is done; the peer must learn of both.
@@ -202,15 +246,8 @@ impl Connection {
             return Step::Failed(event);
         }
         let Some((record, payload)) = side.requests.peek() else { return Step::Idle };
-        if side.outlet.is_none() {
-            let peer = self.peer();
-            if peer.is_none() && self.transport.is_reliable() {
-                return Step::Again;
-            }
-            side.outlet = peer.map(|peer| {
-                let writer = Writer::new(Arc::clone(&peer.link.segment), RESPONSES);
-                (peer, writer)
-            });
+        if !self.has_answer_ring(side) && self.transport.is_reliable() {
+            return Step::Again;
         }
         if self.transport == Transport::Unreliable && self.is_lost(side, &record) {
             outcome.wake |= side.requests.consume(&record);
@@ -223,7 +260,7 @@ impl Connection {
             && self.transport.is_reliable()
             && self.device.faults.receiver_not_ready(self.ordinal, record.message)
             && side.delayed != Some(record.message)
-            && needs_receive(&record)
+            && record.needs_receive()
         {
             side.delayed = Some(record.message);
             side.tally.add(Counter::Faults, 1);
@@ -234,8 +271,10 @@ impl Connection {
         if record.kind != RecordKind::Write {
             self.place(side);
         }
-        if self.transport.is_xrc() && !self.find_named(side, &record) {
-            return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
+        if self.transport.is_xrc()
+            && let Some(step) = self.find_named(side, &record, outcome)
+        {
+            return step;
         }
         let step = match record.kind {
             RecordKind::Write => self.write(side, &record, payload, outcome),
@@ -249,44 +288,11 @@ impl Connection {
             side.lost = true;
         }
         if matches!(step, Step::Done) && side.refusal.is_none() {
+            self.note(side);
             side.tally.received(u64::from(record.length), self.device.description.mtu);
             outcome.wake |= side.requests.consume(&record);
         }
         step
-    }
-
-    /// Finds the shared receive queue that a message names; false if there is none any more.
-    fn find_named(&self, side: &mut ReceiveSide, record: &Record) -> bool {
-        if record.flags & FIRST != 0 {
-            // Data that has not landed yet may be of another queue's domain.
-            self.place(side);
-            side.named = self.xrc.as_ref().and_then(|xrc| xrc.queue(record.shared_queue));
-        }
-        side.named.is_some()
-    }
-
-    /// Where the message finds its receive request.
-    fn queue<'a>(&'a self, side: &'a ReceiveSide) -> &'a ReceiveQueue {
-        side.named.as_ref().unwrap_or(&self.receive_queue)
-    }
-
-    /// On whose behalf the message touches memory.
-    fn party_of(&self, side: &ReceiveSide) -> Party {
-        let xrc = side.named.as_ref().and_then(|queue| queue.xrc.as_ref());
-        xrc.map_or(self.party(), |xrc| Party { domain: xrc.domain, ..self.party() })
-    }
-
-    /// Reports the end of a receive request where its queue does.
-    pub(super) fn report_received(
-        &self,
-        side: &ReceiveSide,
-        completion: Completion,
-        solicited: bool,
-    ) {
-        match side.named.as_ref().and_then(|queue| queue.xrc.as_ref()) {
-            Some(xrc) => self.report_in(&xrc.completions, completion, solicited),
-            None => self.report(completion, solicited),
-        }
     }
 
     /// Is this piece of a message dropped? Messages of an unreliable connection may be lost in
@@ -321,6 +327,11 @@ impl Connection {
             return Step::Blocked;
         }
         if length > 0 {
+            let late = self.host.lands_late(record.key);
+            if !late {
+                // What may not be passed by others passes none either.
+                self.place(side);
+            }
             let held = self.host.hold();
             let target = held.resolve_for_peer(
                 self.party_of(side),
@@ -334,7 +345,7 @@ impl Connection {
             // SAFETY: the region holds the range, and stays while `held` lives; the payload lies
             // in the ring until it is consumed. Later is another array's room of that length.
             unsafe {
-                if self.host.out_of_order {
+                if late {
                     let later = side.unplaced.add(record.key, record.address, length as usize);
                     copy::fetch(later.as_mut_ptr() as u64, payload, later.len());
                 } else {
@@ -351,26 +362,6 @@ impl Connection {
         }
         side.executed += u64::from(last);
         Step::Done
-    }
-
-    /// Lands what has arrived, before it is reported.
-    fn place(&self, side: &mut ReceiveSide) {
-        if side.unplaced.is_empty() {
-            return;
-        }
-        let (held, party) = (self.host.hold(), self.party_of(side));
-        side.unplaced.place(|part, from| {
-            let (length, right) = (part.length as u64, Access::REMOTE_WRITE);
-            // It was checked when it arrived; what its owner has given up since takes nothing.
-            if let Ok(target) =
-                held.resolve_for_peer(party, part.key, (part.address, length), right)
-            {
-                // SAFETY: the region holds the range, and stays while `held` lives; `place` gives
-                // the address of as many bytes.
-                unsafe { self.host.land(target, from, part.length) };
-                held.written(target, length);
-            }
-        });
     }
 
     fn receive(
@@ -453,12 +444,10 @@ impl Connection {
     }
 
     fn not_ready(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) {
-        if side.not_ready != Some(record.message) {
-            let answer = not_ready_answer(side, record.message);
-            if side.answer(&answer) {
-                side.not_ready = Some(record.message);
-                outcome.wake = true;
-            }
+        let is_new = side.not_ready != Some(record.message);
+        if is_new && side.answer(&not_ready_answer(side, record.message)) {
+            side.not_ready = Some(record.message);
+            outcome.wake = true;
         }
     }
 
@@ -580,7 +569,7 @@ impl Connection {
     }
 }
 
-/// Says that a message found no receive request, and how long to wait for one.
+/// A message found no receive request: says how long to wait for one.
 fn not_ready_answer(side: &ReceiveSide, message: u64) -> Record {
     let mut answer = Record::new(RecordKind::ReceiverNotReady, message);
     answer.operands[0] = receiver_timer_us(side.settings.receiver_timer);
@@ -593,8 +582,4 @@ fn not_ready_at_first(side: &ReceiveSide, message: u64) -> Record {
     let mut answer = not_ready_answer(side, message);
     answer.flags = AT_FIRST;
     answer
-}
-
-fn needs_receive(record: &Record) -> bool {
-    record.kind == RecordKind::Send || record.flags & IMMEDIATE != 0
 }

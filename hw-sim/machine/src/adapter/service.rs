@@ -1,7 +1,10 @@
 //! The service thread: simulates the process's adapters when no thread polls.
 
+use super::address::Endpoint;
+use super::deputy::Deputies;
 use super::device::Device;
 use super::error::{Result, VerbsError};
+use super::host::Host;
 use super::qp::QueuePair;
 use crate::fabric::{WakeWord, ask_for_short_slices, block_signals};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,18 +30,24 @@ pub(super) struct Service {
     pollers_seen: Mutex<Option<Instant>>,
     wake_word: WakeWord,
     devices: Vec<Arc<Device>>,
+    host: Arc<Host>,
+    deputies: Deputies,
+    deputies_seen: Mutex<Option<Instant>>,
 }
 
 impl Service {
-    /// Starts the thread, which sleeps at `wake_word`.
-    pub fn start(wake_word: WakeWord, devices: Vec<Arc<Device>>) -> Result<Arc<Self>> {
+    /// Starts the thread, which sleeps where other processes wake its adapters.
+    pub fn start(host: &Arc<Host>, devices: Vec<Arc<Device>>) -> Result<Arc<Self>> {
         let service = Arc::new(Self {
             pairs: RwLock::default(),
             changed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             pollers_seen: Mutex::default(),
-            wake_word,
+            wake_word: host.fabric.own.adapters(),
             devices,
+            host: Arc::clone(host),
+            deputies: Deputies::default(),
+            deputies_seen: Mutex::default(),
         });
         let thread = Arc::clone(&service);
         std::thread::Builder::new()
@@ -72,6 +81,38 @@ impl Service {
         pairs.iter().filter_map(Weak::upgrade).filter(|pair| !pair.is_destroyed()).collect()
     }
 
+    /// The queue pair of this adapter that another process has made and that has this number, as
+    /// far as this process takes part in it.
+    pub fn deputy(&self, device: &Arc<Device>, number: u32) -> Option<Arc<QueuePair>> {
+        let (pair, is_new) = self.deputies.find(&self.host, device, number)?;
+        if is_new {
+            self.add(&pair);
+        }
+        Some(pair)
+    }
+
+    /// Ends all deputies.
+    pub fn leave(&self) {
+        self.deputies.tidy(&self.host, true);
+    }
+
+    /// Takes part in the queue pairs whose turn others have given to this process, and no longer in
+    /// those that are gone.
+    fn see_to_deputies(&self) {
+        let own = &self.host.fabric.own;
+        let mail = if own.has_mail() { own.take_mail() } else { Vec::new() };
+        for (endpoint, number) in mail.into_iter().filter_map(Endpoint::unpack) {
+            if let Some(device) = self.devices.iter().find(|device| device.endpoint == endpoint) {
+                self.deputy(device, number);
+            }
+        }
+        let mut seen = self.deputies_seen.lock().unwrap();
+        if !self.deputies.is_empty() && seen.is_none_or(|seen| seen.elapsed() >= PEERS_EVERY) {
+            *seen = Some(Instant::now());
+            self.deputies.tidy(&self.host, false);
+        }
+    }
+
     fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Acquire)
     }
@@ -94,6 +135,7 @@ impl Service {
         while !self.ended.load(Ordering::Relaxed) {
             // Relaxed: a pair that is added later sets it again.
             self.changed.store(false, Ordering::Relaxed);
+            self.see_to_deputies();
             let pairs = self.pairs();
             if self.round(&pairs) {
                 idle = 0;
@@ -115,7 +157,8 @@ impl Service {
             };
             self.wake_word.sleep(time, || {
                 let has_work = pairs.iter().any(|pair| pair.has_work());
-                self.ended.load(Ordering::Relaxed) || self.has_changed() || has_work
+                let has_mail = self.host.fabric.own.has_mail();
+                self.ended.load(Ordering::Relaxed) || self.has_changed() || has_work || has_mail
             });
             // The rounds before the next sleep count again only if something came.
             idle = IDLE_ROUNDS - 2;

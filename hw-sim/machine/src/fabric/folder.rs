@@ -20,6 +20,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const PROCESS_BYTES: usize = 4096;
 /// Where in a process's file the adapters' service thread says that it sleeps.
 const ADAPTERS_ASLEEP: usize = 0;
+/// Where others leave words for that thread, each not zero, and how many there is room for.
+const MAIL: usize = 1024;
+const MAIL_FLAG: usize = 128;
+const MAIL_WORDS: usize = 64;
 /// The same of the engines' thread.
 const ENGINES_ASLEEP: usize = 64;
 /// The first bytes of the mark at the beginning of each shared file.
@@ -43,6 +47,34 @@ impl Process {
     /// Where the thread that plays the process's device engines sleeps.
     pub fn engines(&self) -> WakeWord {
         WakeWord::new(Arc::clone(&self.segment), ENGINES_ASLEEP)
+    }
+
+    /// Leaves a word, which is not zero, for the thread that plays the process's adapters, unless
+    /// it lies there already. False if there is no room.
+    pub fn post(&self, word: u64) -> bool {
+        for index in 0..MAIL_WORDS {
+            let place = self.segment.word64(MAIL + 8 * index);
+            // Pairs with `take_mail`: whoever takes the word sees what it speaks of.
+            let left = place.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst);
+            if left.is_ok() || left == Err(word) {
+                self.segment.word32(MAIL_FLAG).store(1, Ordering::SeqCst);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Has somebody left a word since the last [`Self::take_mail`]?
+    pub fn has_mail(&self) -> bool {
+        self.segment.word32(MAIL_FLAG).load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the words that others have left.
+    pub fn take_mail(&self) -> Vec<u64> {
+        // First: a word that comes to a place that was looked at already sets it again.
+        self.segment.word32(MAIL_FLAG).store(0, Ordering::SeqCst);
+        let take = |index| self.segment.word64(MAIL + 8 * index).swap(0, Ordering::SeqCst);
+        (0..MAIL_WORDS).map(take).filter(|word| *word != 0).collect()
     }
 
     /// Does the process live?
@@ -239,6 +271,14 @@ impl Fabric {
         names.filter(|name| name.starts_with(prefix)).collect()
     }
 
+    /// Waits for the lock of a file, which is made if need be and stays. Who ends drops the lock.
+    pub fn lock(&self, name: &str) -> Result<File> {
+        let locking = || FabricError::system(format!("locking {name} of the fabric"));
+        let file = self.directory.file_or_new(name).map_err(locking())?;
+        file.lock().map_err(locking())?;
+        Ok(file)
+    }
+
     /// Removes a shared file's name.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.path(name));
@@ -304,4 +344,49 @@ fn owner_of(directory: &Directory, name: &str) -> Option<ProcessId> {
     directory.file(name).ok()?.read_exact(&mut header).ok()?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
     header.starts_with(MARK).then(|| (word(8), word(12)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// If this fails, a process does not learn that something waits for it.
+    #[test]
+    fn words_that_are_left_for_a_process_are_taken_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let fabric = Fabric::join(folder.path()).unwrap();
+        let own = &fabric.own;
+        assert!(!own.has_mail());
+        for word in [7, 9, 7] {
+            assert!(own.post(word));
+        }
+        assert!(own.has_mail());
+        assert_eq!(own.take_mail(), [7, 9]);
+        assert!(!own.has_mail() && own.take_mail().is_empty());
+        for word in 1..=MAIL_WORDS as u64 {
+            assert!(own.post(word));
+        }
+        assert!(!own.post(1000), "there is no room");
+        assert!(own.post(5), "it lies there already");
+        assert_eq!(own.take_mail().len(), MAIL_WORDS);
+        // Beside a thread that takes them, none is lost.
+        const EACH: u64 = 2000;
+        let mut taken = BTreeSet::new();
+        std::thread::scope(|scope| {
+            let writers = [0, 1].map(|writer| {
+                scope.spawn(move || {
+                    for word in 1..=EACH {
+                        while !own.post(word + writer * EACH) {
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+            });
+            while !writers.iter().all(|writer| writer.is_finished()) || own.has_mail() {
+                taken.extend(own.take_mail());
+            }
+        });
+        assert_eq!(taken.len() as u64, 2 * EACH);
+    }
 }

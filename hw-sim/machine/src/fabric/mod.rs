@@ -13,7 +13,7 @@ mod wake;
 pub use directory::Directory;
 pub(crate) use directory::take_room;
 pub use error::FabricError;
-pub(crate) use folder::{Fabric, Process};
+pub(crate) use folder::{Fabric, Process, ProcessId};
 pub(crate) use ring::{Layout, Reader, RecordFormat, Writer};
 pub(crate) use segment::Segment;
 pub(crate) use thread::{ask_for_short_slices, block_signals};

@@ -138,6 +138,13 @@ impl<R: RecordFormat> Reader<R> {
         Self { segment, layout, tail: 0, record: PhantomData }
     }
 
+    /// Goes on where another reader has stopped: whoever was told so by that one sees its last
+    /// position.
+    pub fn resume(segment: Arc<Segment>, layout: Layout) -> Self {
+        let tail = segment.word64(layout.control + 64).load(Ordering::Relaxed);
+        Self { segment, layout, tail, record: PhantomData }
+    }
+
     /// The next record, copied out, and the address of its payload until [`Reader::consume`].
     ///
     /// A record that no writer of ours can have made is taken for an empty ring: nothing is done on

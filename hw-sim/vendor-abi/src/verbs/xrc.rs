@@ -2,16 +2,15 @@
 
 use super::context::{OpenDevice, open_device};
 use super::layout::{IbvContext, IbvQpOpenAttr, IbvXrcd, IbvXrcdInitAttr};
-use super::objects::refused;
+use super::objects::{errno_of, refused};
 use super::pointer::{Object, Source, Target};
 use super::queue_pair::{self, PairObject};
-use hwsim_machine::adapter::{Network, QueuePair, Transport, XrcDomain};
+use hwsim_machine::adapter::{DomainRequest, Network, QueuePair, Transport, XrcDomain};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
-use std::mem::ManuallyDrop;
-use std::os::fd::FromRawFd;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -81,29 +80,42 @@ pub(super) extern "C" fn open_xrcd(
         }
         Arc::default()
     } else {
-        // The program's own descriptor, which stays open.
-        // SAFETY: it is looked at only, and not closed.
-        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(wanted.fd) });
-        let Ok(status) = file.metadata() else { return refused(libc::EBADF) };
-        let network: *const Network = Arc::as_ptr(&device.network);
-        let adapter = device.device.endpoint.adapter;
-        let key = (network as usize, adapter, status.dev(), status.ino());
-        let mut all = OF_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = all.get_or_insert_with(HashMap::new);
-        all.retain(|_, shared| shared.strong_count() > 0);
-        match all.get(&key).and_then(Weak::upgrade) {
-            Some(_) if creates && wanted.flags & libc::O_EXCL != 0 => return refused(libc::EINVAL),
-            Some(shared) => shared,
-            None if !creates => return refused(libc::EAGAIN),
-            None => {
-                let shared = Arc::default();
-                all.insert(key, Arc::downgrade(&shared));
-                shared
-            }
+        match of_file(device, wanted.fd, creates, wanted.flags & libc::O_EXCL != 0) {
+            Ok(shared) => shared,
+            Err(errno) => return refused(errno),
         }
     };
     let c = UnsafeCell::new(IbvXrcd { context });
     Object::give(Box::new(XrcDomainObject { c, shared, device: Arc::clone(device) }))
+}
+
+/// The domain that a file names, for whoever has opened it, in this process or another one.
+fn of_file(
+    device: &Arc<OpenDevice>,
+    fd: c_int,
+    creates: bool,
+    exclusive: bool,
+) -> Result<Arc<Shared>, c_int> {
+    // SAFETY: the program's own descriptor; it is duplicated, which tells one that is not open.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let file = file.try_clone_to_owned().map_err(|_| libc::EBADF)?;
+    let status = file.try_clone().map(File::from).and_then(|file| file.metadata());
+    let status = status.map_err(|error| error.raw_os_error().unwrap_or(libc::EBADF))?;
+    let network: *const Network = Arc::as_ptr(&device.network);
+    let endpoint = device.device.endpoint;
+    let key = (network as usize, endpoint.adapter, status.dev(), status.ino());
+    let mut all = OF_FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all.get_or_insert_with(HashMap::new);
+    all.retain(|_, shared| shared.strong_count() > 0);
+    if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
+        return if creates && exclusive { Err(libc::EINVAL) } else { Ok(known) };
+    }
+    let request = DomainRequest { endpoint, file, creates, exclusive };
+    let opened = device.network.open_xrc_domain(request);
+    let domain = opened.map_err(|error| errno_of(&error))?;
+    let shared = Arc::new(Shared { domain, pairs: Mutex::default() });
+    all.insert(key, Arc::downgrade(&shared));
+    Ok(shared)
 }
 
 /// `close_xrcd`: the last handle goes when nothing stands on the domain any more.
@@ -112,6 +124,9 @@ pub(super) extern "C" fn close_xrcd(domain: Object<XrcDomainObject>) -> c_int {
     let is_last = Arc::strong_count(shared) == 1;
     if is_last && shared.domain.is_used() {
         return libc::EBUSY;
+    }
+    if is_last {
+        shared.domain.close();
     }
     drop(domain.take());
     0
@@ -132,12 +147,16 @@ pub(super) extern "C" fn open_qp(
     {
         return refused(libc::EINVAL);
     }
-    let domain = wanted.xrcd.get();
-    let pairs = domain.shared.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+    let (shared, device) = (&wanted.xrcd.get().shared, open_device(context));
+    let pairs = shared.pairs.lock().unwrap_or_else(PoisonError::into_inner);
     let found = pairs.get(&wanted.number);
-    let Some((pair, handle)) = found.and_then(|(p, h)| Some((p.upgrade()?, h.upgrade()?))) else {
-        return refused(libc::EINVAL);
+    let found = found.and_then(|(pair, handle)| Some((pair.upgrade()?, handle.upgrade()?)));
+    drop(pairs);
+    let of_another_process = || {
+        let found = device.network.open_xrc_receiver(&device.device, &shared.domain, wanted.number);
+        found.map(|pair| (pair, Arc::default()))
     };
+    let Some(pair) = found.or_else(of_another_process) else { return refused(libc::EINVAL) };
     let own = if wanted.comp_mask & 0b100 != 0 { wanted.qp_context } else { 0 };
-    queue_pair::open_again(context, open_device(context), (pair, handle), own)
+    queue_pair::open_again(context, device, pair, own)
 }
