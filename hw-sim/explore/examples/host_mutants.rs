@@ -90,7 +90,7 @@ struct Job {
 const NODES: &[&str] = &["--machine", "pcie4 x 2", "--procs", "2"];
 const SIZES: &[&str] = &["-b", "8", "-e", "256K", "-f", "32", "-n", "2", "-w", "0"];
 
-const JOBS: [Job; 4] = [
+const JOBS: [Job; 5] = [
     Job {
         name: "one node",
         of_hwsim: &["--machine", "pcie4"],
@@ -102,6 +102,21 @@ const JOBS: [Job; 4] = [
         name: "two nodes, short queues, immediate data",
         of_hwsim: NODES,
         settings: &[("RINGDOVE_VERBS_ORDER", "immediate"), ("RINGDOVE_QUEUE_DEPTH", "16")],
+        of_perf: &["-g", "1"],
+    },
+    Job {
+        name: "two nodes, late messages",
+        of_hwsim: &[
+            "--machine",
+            "pcie4 x 2",
+            "--procs",
+            "2",
+            "--fault",
+            "seed=3",
+            "--fault",
+            "*:delay=5000",
+        ],
+        settings: &[("RINGDOVE_RETRY_TIMEOUT_MS", "500")],
         of_perf: &["-g", "1"],
     },
     Job {
@@ -204,8 +219,11 @@ impl Witness {
             let names: Vec<_> = if names.is_empty() { vec![None] } else { named.collect() };
             all.extend(names.into_iter().map(|name| Self::Test((*file).to_owned(), name)));
         }
-        all.extend(part.scenarios.iter().map(|(it, seeds)| Self::Seeds(*it, 0, *seeds)));
-        all.extend((0..JOBS.len()).filter(|_| part.jobs).map(Self::Perf));
+        // Of those that have a reason fewer seeds, and no jobs.
+        let share = if site.reason.is_some_and(|reason| reason != GAP) { 4 } else { 1 };
+        let seeds = part.scenarios.iter().map(|(it, seeds)| (it, seeds.div_ceil(share)));
+        all.extend(seeds.map(|(it, seeds)| Self::Seeds(*it, 0, seeds)));
+        all.extend((0..JOBS.len()).filter(|_| part.jobs && share == 1).map(Self::Perf));
         all
     }
 }
@@ -372,6 +390,9 @@ fn failed_test(output: &std::process::Output) -> Option<String> {
     Some(name.unwrap_or_else(|| "that hangs".to_owned()))
 }
 
+/// The copy lies below this tree, whose settings count for it, too.
+const CARGO_SETTINGS: &str = ".cargo/config.toml";
+
 /// All tracked files, those with sites changed. A file that is as it was stays untouched.
 fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
     let listed = Command::new("git").arg("ls-files").output().map_err(|error| error.to_string())?;
@@ -380,7 +401,9 @@ fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
     let stale = |folder: &str| remove_stale(tree, &tree.join(folder), &listed);
     ["src", "hw-sim/explore/src"].into_iter().try_for_each(stale)?;
     let with_sites: BTreeSet<&str> = sites.iter().map(|site| site.file).collect();
-    for name in listed.lines() {
+    // Cargo would read the settings of both trees, add their flags up, and build everything anew.
+    let _ = std::fs::remove_file(tree.join(CARGO_SETTINGS));
+    for name in listed.lines().filter(|name| *name != CARGO_SETTINGS) {
         let Ok(bytes) = std::fs::read(name) else { continue };
         let bytes = match (with_sites.contains(name), name) {
             (true, _) => rewrite(sites, name, &text_of(name, bytes)?)?.into_bytes(),
