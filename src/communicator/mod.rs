@@ -7,7 +7,8 @@
 //! * `connect`: how ranks become a communicator, and what their engines get
 //! * `state`: what a communicator knows and holds
 //!
-//! Apart from these, [`words`] tries what low-latency messages between nodes rest on.
+//! Apart from these, [`words`] tries what low-latency messages between nodes rest on, and [`stage`]
+//! lays a communicator out for simulations, without a GPU.
 
 mod api;
 mod call;
@@ -23,5 +24,6 @@ pub(crate) use api::ProgramCall;
 pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Membership, Statistics};
 pub use call::{Element, Reduction, Scalar};
 pub(crate) use call::{ResidentCalls, WindowEnd, WindowStep};
+pub use connect::stage;
 pub(crate) use state::{CapturedOrders, LaunchOrder};
 pub use state::{free_discarded, pack_forest};

@@ -46,13 +46,26 @@ impl Sleep {
         if awaits_doorbells {
             return thread::park_timeout(limit);
         }
-        // Sequentially consistent, as are nudge and look in `Waker::announce`: one of the two sides
-        // sees what the other one has written.
-        self.rests.store(true, Ordering::SeqCst);
-        if self.nudges.load(Ordering::SeqCst) == nudges_seen {
+        if self.may_rest(nudges_seen) {
             thread::park_timeout(limit);
         }
         self.rests.store(false, Ordering::Relaxed);
+    }
+
+    /// Says that the thread rests. False: there are more nudges than it has seen.
+    fn may_rest(&self, nudges_seen: u64) -> bool {
+        // Sequentially consistent, as are nudge and look in `nudge`: one of the two sides sees what
+        // the other one has written.
+        self.rests.store(true, Ordering::SeqCst);
+        self.nudges.load(Ordering::SeqCst) == nudges_seen
+    }
+
+    /// Counts a launch. True: the thread rests, and must be woken.
+    fn nudge(&self) -> bool {
+        // Sequentially consistent: pairs with `may_rest`. What was announced before is seen by
+        // whoever sees the nudge.
+        self.nudges.fetch_add(1, Ordering::SeqCst);
+        self.rests.load(Ordering::SeqCst)
     }
 }
 
@@ -72,10 +85,7 @@ impl Waker {
     /// As [`wake`](Self::wake), for a launch: a thread that is awake, or awaits the doorbells of
     /// another launch, costs the caller no call of the kernel.
     pub(super) fn announce(&self) {
-        // Sequentially consistent: pairs with `Sleep::park`. What was announced before is seen by
-        // whoever sees the nudge.
-        self.sleep.nudges.fetch_add(1, Ordering::SeqCst);
-        if self.sleep.rests.load(Ordering::SeqCst) {
+        if self.sleep.nudge() {
             self.unpark();
         }
     }
@@ -417,4 +427,57 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::spin_loop;
+    use std::sync::Barrier;
+
+    /// Launches that race with a thread which goes to rest.
+    const RACES: u64 = 100_000;
+
+    /// If this fails, a thread goes to rest and its launch does not wake it: each side has missed
+    /// what the other one wrote (store buffering).
+    #[test]
+    fn a_launch_is_seen_or_wakes_the_thread() {
+        let (sleep, start) = (Sleep::default(), Barrier::new(2));
+        // Both sides of a race begin when both have come.
+        let (begun, missed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let meet = |race: u64| {
+            begun.fetch_add(1, Ordering::AcqRel);
+            let mut looks = 0_u32;
+            while begun.load(Ordering::Acquire) < 2 * (race + 1) {
+                looks += 1;
+                // The other side may need this processor.
+                if looks.is_multiple_of(1 << 10) { thread::yield_now() } else { spin_loop() }
+            }
+        };
+        let launches = || {
+            start.wait();
+            let mut wakes = Vec::with_capacity(RACES as usize);
+            for race in 0..RACES {
+                meet(2 * race);
+                wakes.push(sleep.nudge());
+                meet(2 * race + 1);
+            }
+            wakes
+        };
+        thread::scope(|scope| {
+            let launches = scope.spawn(launches);
+            start.wait();
+            let mut rests = Vec::with_capacity(RACES as usize);
+            for race in 0..RACES {
+                sleep.rests.store(false, Ordering::Relaxed);
+                meet(2 * race);
+                rests.push(sleep.may_rest(race));
+                meet(2 * race + 1);
+            }
+            for (rests, wakes) in rests.into_iter().zip(launches.join().unwrap()) {
+                missed.fetch_add(u64::from(rests && !wakes), Ordering::Relaxed);
+            }
+        });
+        assert_eq!(missed.into_inner(), 0, "of {RACES} launches");
+    }
 }

@@ -105,6 +105,9 @@ mod tests {
             let size = RingSize::new(log2).unwrap();
             let position = Position(tail).advance(ahead);
             prop_assert_eq!(size.has_room(position, Position(tail)), ahead < size.slots());
+            let (last, next) = (size.slots() - 1, size.slots());
+            prop_assert!(size.has_room(Position(tail).advance(last), Position(tail)));
+            prop_assert!(!size.has_room(Position(tail).advance(next), Position(tail)));
         }
     }
 

@@ -35,9 +35,10 @@ pub struct ExploreArguments {
     /// Make a number that was drawn smaller, as --shrink prints it
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
-    /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults,
-    /// experts, relays, experts-faults, collectives, collectives-faults, clock, groups,
-    /// groups-faults, graphs or random
+    /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
+    /// user-faults, experts, relays, experts-faults, collectives, collectives-faults, clock, groups,
+    /// groups-faults, graphs, device, device-faults, members, members-faults, communicators,
+    /// communicators-faults or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }
@@ -165,7 +166,12 @@ mod tests {
             "engine1:stall-after=20",
             "rank2:kill-at=2000",
         ];
-        let own = ["rank0:abort-at=9", "rank1:no-alarm", "rank0:stray-claim-at=4"];
+        let own = [
+            "rank0:abort-at=9",
+            "rank1:no-alarm",
+            "rank0:stray-claim-at=4",
+            "rank1:ring-garbage-at=7",
+        ];
         let of_plans = ["rank1:bad-op=2:7", "rank0:bad-port=1"];
         for text in shared.iter().chain(&own).chain(&of_plans) {
             let fault: Fault = text.parse().unwrap();

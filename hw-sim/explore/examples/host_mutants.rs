@@ -1,17 +1,24 @@
-//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants >
-//! hw-sim/explore/HOST-MUTANTS.md`, in the root of the repository. It copies the tracked files to
-//! `target/host-mutants`, weakens all sites there, builds that copy once, and runs it with each
-//! mutant in force: scenarios, unit tests of the library, and jobs on virtual hardware.
+//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants > NEW`, in
+//! the root of the repository, and `NEW` becomes `hw-sim/explore/HOST-MUTANTS.md`. It copies the
+//! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, and runs
+//! it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
+//! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What
+//! fails must fail once more, and be fine without the mutant: a busy machine kills no mutant.
+//!
+//! The virtual hardware must have been built: `cargo build --release --workspace --bins`.
 
 use hwsim_explore::mutant::host::{MODULE, Site, VARIABLE, rewrite, sites};
 use hwsim_explore::scenario::run;
 use hwsim_explore::{Kernels, Options, Scenario};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+/// The table as it is.
+const TABLE: &str = include_str!("../HOST-MUTANTS.md");
+
 /// Scenarios that run the engine, and seeds of each.
-const TRIED: [(Scenario, u64); 15] = [
+const OF_ENGINE: &[(Scenario, u64)] = &[
     (Scenario::Ring, 30),
     (Scenario::Grants, 20),
     (Scenario::Collectives, 40),
@@ -23,14 +30,54 @@ const TRIED: [(Scenario, u64); 15] = [
     (Scenario::GroupsFaults, 12),
     (Scenario::Expiry, 10),
     (Scenario::Graphs, 2),
-    (Scenario::Device, 20),
-    (Scenario::DeviceFaults, 20),
-    (Scenario::Members, 60),
-    (Scenario::MembersFaults, 400),
 ];
 
-/// Unit tests that are run: those of these modules.
-const MODULES: [&str; 4] = ["engine::", "ring::", "shared::", "transport::"];
+/// Scenarios that run the code around device engines.
+const OF_DEVICE: &[(Scenario, u64)] = &[(Scenario::Device, 20), (Scenario::DeviceFaults, 20)];
+
+/// Scenarios that run the bootstrap.
+const OF_BOOTSTRAP: &[(Scenario, u64)] = &[(Scenario::Members, 60), (Scenario::MembersFaults, 400)];
+
+/// Who may notice mutants of a part of the source.
+struct Part {
+    /// Where the part is: the first that fits counts.
+    under: &'static str,
+    /// Tests of the library, by file, and which of them: all where none is named.
+    tests: &'static [(&'static str, &'static [&'static str])],
+    scenarios: &'static [(Scenario, u64)],
+    /// Jobs on virtual hardware may notice it.
+    jobs: bool,
+}
+
+const PARTS: [Part; 8] = [
+    Part { under: "src/ring/", tests: &[("ring", &[])], scenarios: OF_ENGINE, jobs: false },
+    Part { under: "src/engine/device/", tests: &[], scenarios: OF_DEVICE, jobs: true },
+    Part {
+        under: "src/engine/",
+        tests: &[("engine", &[]), ("engine_oracle", &[]), ("engine_threads", &[])],
+        scenarios: OF_ENGINE,
+        jobs: true,
+    },
+    Part {
+        under: "src/transport/verbs/",
+        tests: &[("verbs", &[]), ("verbs_order", &[])],
+        scenarios: &[],
+        jobs: true,
+    },
+    Part { under: "src/transport/", tests: &[], scenarios: &[], jobs: true },
+    Part { under: "src/bootstrap/", tests: &[], scenarios: OF_BOOTSTRAP, jobs: false },
+    Part {
+        under: "src/communicator/",
+        tests: &[("failures", &["abort_wakes_every_rank"])],
+        scenarios: &[],
+        jobs: true,
+    },
+    Part { under: "src/", tests: &[], scenarios: &[], jobs: false },
+];
+
+/// Files of tests that are built.
+const TEST_FILES: [&str; 7] =
+    ["ring", "engine", "engine_oracle", "engine_threads", "verbs", "verbs_order", "failures"];
 
 /// A job on virtual hardware.
 struct Job {
@@ -43,7 +90,7 @@ struct Job {
 const NODES: &[&str] = &["--machine", "pcie4 x 2", "--procs", "2"];
 const SIZES: &[&str] = &["-b", "8", "-e", "256K", "-f", "32", "-n", "2", "-w", "0"];
 
-const JOBS: [Job; 4] = [
+const JOBS: [Job; 5] = [
     Job {
         name: "one node",
         of_hwsim: &["--machine", "pcie4"],
@@ -55,6 +102,21 @@ const JOBS: [Job; 4] = [
         name: "two nodes, short queues, immediate data",
         of_hwsim: NODES,
         settings: &[("RINGDOVE_VERBS_ORDER", "immediate"), ("RINGDOVE_QUEUE_DEPTH", "16")],
+        of_perf: &["-g", "1"],
+    },
+    Job {
+        name: "two nodes, late messages",
+        of_hwsim: &[
+            "--machine",
+            "pcie4 x 2",
+            "--procs",
+            "2",
+            "--fault",
+            "seed=3",
+            "--fault",
+            "*:delay=5000",
+        ],
+        settings: &[("RINGDOVE_RETRY_TIMEOUT_MS", "500")],
         of_perf: &["-g", "1"],
     },
     Job {
@@ -72,23 +134,23 @@ const HEAD: &str = "\
 
 Each row is one ordering, lap bit, credit, flag or check of the library's host code, weakened. All
 sites are weakened in one copy of the source, and a variable says which
-one is in force. The last column names what goes wrong with it: a scenario of `hwsim explore` and a
-seed, a unit test of the library, or `ringdove perf all-reduce` on virtual hardware; or it says why
-none does: *equivalent* ones change nothing that anybody can see; a *gap* is one that somebody
-should notice. Written by `cargo run --release -p hwsim-explore --example host_mutants`; a test
-compares sites and reasons with the code, and does not build the mutants anew.
+one is in force. The last column names what goes wrong with it: a unit test of the library, a test
+of it (the file is named), a scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce` on
+virtual hardware; or it says why none does: *equivalent* ones change nothing that anybody can see; a
+*gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore --example
+host_mutants`, in one run; a test compares sites and reasons with the code, and does not build the
+mutants anew.
 
 | file | what | who notices |
 |---|---|---|";
 
 fn main() -> ExitCode {
-    let result = match std::env::args().nth(1).as_deref() {
-        None => print_table(),
-        Some("probe") => {
-            probe();
-            Ok(())
-        }
-        Some(other) => Err(format!("expected probe or nothing, found {other}")),
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        [] => print_table(),
+        ["probe", scenario, first, end] => probe(scenario, first, end),
+        _ => Err(format!("expected probe SCENARIO FIRST END or nothing, found {arguments:?}")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,17 +161,70 @@ fn main() -> ExitCode {
     }
 }
 
-/// In the copy: prints the first scenario and seed that goes wrong, or nothing.
-fn probe() {
+/// In the copy: prints the first seed of a scenario that goes wrong, or nothing.
+fn probe(scenario: &str, first: &str, end: &str) -> Result<(), String> {
     std::panic::set_hook(Box::new(|_| {}));
-    for (scenario, seeds) in TRIED {
-        for seed in 0..seeds {
-            let options = Options::draw(scenario, seed);
-            let outcome = std::panic::catch_unwind(|| run(&Kernels::committed(), &options).is_ok());
-            if outcome.ok() != Some(true) {
-                return println!("{} {seed}", scenario.name());
-            }
+    let scenario = Scenario::named(scenario).ok_or("no such scenario")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+    for seed in number(first)?..number(end)? {
+        let options = Options::draw(scenario, seed);
+        let outcome = std::panic::catch_unwind(|| run(&Kernels::committed(), &options).is_ok());
+        if outcome.ok() != Some(true) {
+            println!("{} {seed}", scenario.name());
+            break;
         }
+    }
+    Ok(())
+}
+
+/// Something that may notice mutants, and how its name stands in the table.
+#[derive(Clone, Debug)]
+enum Witness {
+    /// Unit tests of a module, or one test.
+    Unit(String),
+    /// A test of the library, by file; all tests of the file where none is named.
+    Test(String, Option<String>),
+    /// Seeds of a scenario.
+    Seeds(Scenario, u64, u64),
+    /// A job, by its place in [`JOBS`].
+    Perf(usize),
+}
+
+impl Witness {
+    /// What the table names.
+    fn of_verdict(verdict: &str) -> Option<Self> {
+        if let Some(name) = verdict.strip_prefix("test `").and_then(|it| it.strip_suffix('`')) {
+            return Some(Self::Unit(name.to_owned()));
+        }
+        if let Some(name) = verdict.strip_prefix("tests/").and_then(|it| it.strip_suffix('`')) {
+            let (file, name) = name.split_once(".rs `")?;
+            return Some(Self::Test(file.to_owned(), Some(name.to_owned())));
+        }
+        if let Some(name) = verdict.strip_prefix("perf, ") {
+            return JOBS.iter().position(|job| job.name == name).map(Self::Perf);
+        }
+        let (name, seed) = verdict.split_once(' ')?;
+        let seed = seed.parse().ok()?;
+        Some(Self::Seeds(Scenario::named(name)?, seed, seed + 1))
+    }
+
+    /// All of a site, the quick ones first.
+    fn of_site(site: &Site) -> Vec<Self> {
+        let part = PARTS.iter().find(|part| site.file.starts_with(part.under));
+        let part = part.expect("the last part is all of the source");
+        let module = site.file.trim_start_matches("src/").split('/').next().unwrap_or_default();
+        let mut all = vec![Self::Unit(format!("{module}::"))];
+        for (file, names) in part.tests {
+            let named = names.iter().map(|name| Some((*name).to_owned()));
+            let names: Vec<_> = if names.is_empty() { vec![None] } else { named.collect() };
+            all.extend(names.into_iter().map(|name| Self::Test((*file).to_owned(), name)));
+        }
+        // Of those that have a reason fewer seeds, and no jobs.
+        let share = if site.reason.is_some_and(|reason| reason != GAP) { 4 } else { 1 };
+        let seeds = part.scenarios.iter().map(|(it, seeds)| (it, seeds.div_ceil(share)));
+        all.extend(seeds.map(|(it, seeds)| Self::Seeds(*it, 0, seeds)));
+        all.extend((0..JOBS.len()).filter(|_| part.jobs && share == 1).map(Self::Perf));
+        all
     }
 }
 
@@ -117,7 +232,8 @@ fn probe() {
 struct Built {
     tree: PathBuf,
     probe: PathBuf,
-    tests: PathBuf,
+    unit: PathBuf,
+    tests: BTreeMap<String, PathBuf>,
     tool: PathBuf,
     hwsim: PathBuf,
 }
@@ -125,16 +241,19 @@ struct Built {
 fn print_table() -> Result<(), String> {
     let sites = sites()?;
     let built = Built::new(&sites)?;
-    if let Some(seen) = built.notices(0)? {
-        return Err(format!("something goes wrong without a mutant: {seen}"));
-    }
     println!("{HEAD}");
     for (number, site) in (1..).zip(&sites) {
-        let seen = built.notices(number)?;
+        let seen = built.notices(number, site)?;
         let verdict = seen.unwrap_or_else(|| site.reason.unwrap_or(GAP).to_owned());
         println!("| `{}` | {} | {verdict} |", site.file, site.what);
     }
     Ok(())
+}
+
+/// The verdict of the present table on a site.
+fn present(site: &Site) -> Option<&'static str> {
+    let start = format!("| `{}` | {} | ", site.file, site.what);
+    TABLE.lines().find_map(|row| row.strip_prefix(&start)?.strip_suffix(" |"))
 }
 
 impl Built {
@@ -152,61 +271,127 @@ impl Built {
             }
         };
         let json = "--message-format=json-render-diagnostics";
-        let example =
-            ["build", "--release", "-p", "hwsim-explore", "--example", "host_mutants", json];
-        let probe = executable(&build(&example)?, "host_mutants")?;
-        let tests = ["test", "--release", "-p", "ringdove", "--lib", "--no-run", json];
-        let tests = executable(&build(&tests)?, "ringdove")?;
-        let tool = ["build", "--release", "-p", "ringdove", "--bin", "ringdove", json];
-        let tool = executable(&build(&tool)?, "ringdove")?;
-        // The next build of this tree would replace them.
-        let keep = |from: PathBuf, name: &str| {
-            let kept = target.join("host-mutants").join(name);
-            std::fs::copy(from, &kept).map_err(|error| error.to_string())?;
-            Ok::<_, String>(kept)
+        // The next build would replace them. Tests look for commands in the folder above their own.
+        let (bin, deps) = (tree.join("built"), tree.join("built/deps"));
+        std::fs::create_dir_all(&deps).map_err(|error| error.to_string())?;
+        let keep = |from: PathBuf, to: PathBuf| {
+            // One that runs cannot be written over.
+            let _ = std::fs::remove_file(&to);
+            std::fs::copy(from, &to).map_err(|error| error.to_string())?;
+            std::path::absolute(to).map_err(|error| error.to_string())
         };
-        let (tool, probe) = (keep(tool, "ringdove")?, keep(probe, "probe")?);
-        let hwsim = target.join("release/hwsim");
-        if !hwsim.exists() {
+        let release = target.join("release");
+        if !release.join("hwsim").exists() {
             return Err("build hwsim and its libraries first: cargo build --release".to_owned());
         }
-        Ok(Self { tree, probe, tests, tool, hwsim })
+        for entry in std::fs::read_dir(&release).map_err(|error| error.to_string())?.flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            if path.is_file() && (name.contains(".so") || !name.contains('.')) {
+                keep(path, bin.join(&*name))?;
+            }
+        }
+        let example =
+            ["build", "--release", "-p", "hwsim-explore", "--example", "host_mutants", json];
+        let probe = keep(executable(&build(&example)?, "host_mutants")?, bin.join("probe"))?;
+        let mut arguments = vec!["test", "--release", "-p", "ringdove", "--lib", "--no-run", json];
+        arguments.extend(TEST_FILES.iter().flat_map(|file| ["--test", file]));
+        let built = build(&arguments)?;
+        let unit = keep(executable(&built, "ringdove")?, deps.join("unit"))?;
+        let mut tests = BTreeMap::new();
+        for file in TEST_FILES {
+            let kept = keep(executable(&built, file)?, deps.join(file))?;
+            tests.insert(file.to_owned(), kept);
+        }
+        let tool = ["build", "--release", "-p", "ringdove", "--bin", "ringdove", json];
+        let tool = keep(executable(&build(&tool)?, "ringdove")?, bin.join("ringdove"))?;
+        let hwsim = std::path::absolute(bin.join("hwsim")).map_err(|error| error.to_string())?;
+        Ok(Self { tree, probe, unit, tests, tool, hwsim })
     }
 
     /// What goes wrong with this mutant in force.
-    fn notices(&self, number: u32) -> Result<Option<String>, String> {
+    fn notices(&self, number: u32, site: &Site) -> Result<Option<String>, String> {
+        let hint = present(site).and_then(Witness::of_verdict);
+        for witness in hint.into_iter().chain(Witness::of_site(site)) {
+            let Some((verdict, exact)) = self.ask(&witness, number)? else { continue };
+            // Once more, and not without it.
+            let again = self.ask(&exact, number)?.is_some();
+            if again && self.ask(&exact, 0)?.is_none() {
+                return Ok(Some(verdict));
+            }
+            eprintln!("mutant {number}: {verdict} does not fail again, or without it, too");
+        }
+        Ok(None)
+    }
+
+    /// What goes wrong, and the witness of that alone.
+    fn ask(&self, witness: &Witness, number: u32) -> Result<Option<(String, Witness)>, String> {
         let command = |program: &Path| {
             let mut command = Command::new("timeout");
-            command.arg("120").arg(program).env(VARIABLE, number.to_string());
+            command.arg("200").arg(program).env(VARIABLE, number.to_string());
             command.current_dir(&self.tree);
             command
         };
         let output = |command: &mut Command| command.output().map_err(|error| error.to_string());
-        let tested = output(command(&self.tests).args(MODULES))?;
-        if !tested.status.success() {
-            let text = String::from_utf8_lossy(&tested.stdout);
-            let failed = text.lines().find_map(|line| line.strip_suffix(" ... FAILED"));
-            let name = failed.and_then(|line| line.strip_prefix("test "));
-            return Ok(Some(format!("test `{}`", name.unwrap_or("that hangs"))));
-        }
-        let probed = output(command(&self.probe).arg("probe"))?;
-        let text = String::from_utf8_lossy(&probed.stdout).trim().to_owned();
-        if !text.is_empty() || !probed.status.success() {
-            return Ok(Some(if text.is_empty() { "a scenario hangs".to_owned() } else { text }));
-        }
-        for Job { name, of_hwsim, settings, of_perf } in JOBS {
-            let mut job = command(&self.hwsim);
-            job.arg("run").args(of_hwsim).arg("--").arg(&self.tool).args(["perf", "all-reduce"]);
-            job.args(of_perf).args(SIZES).env("RINGDOVE_TIMEOUT_MS", "5000");
-            job.envs(settings.iter().copied());
-            let ended = output(&mut job)?;
-            if !ended.status.success() {
-                return Ok(Some(format!("perf, {name}")));
+        match witness {
+            Witness::Unit(filter) => {
+                let failed = failed_test(&output(command(&self.unit).arg(filter))?);
+                let exact = |name: String| (format!("test `{name}`"), Witness::Unit(name));
+                Ok(failed.map(exact))
+            }
+            Witness::Test(file, name) => {
+                let Some(test) = self.tests.get(file) else { return Ok(None) };
+                let failed = failed_test(&output(command(test).args(name))?);
+                Ok(failed.map(|name| {
+                    let verdict = format!("tests/{file}.rs `{name}`");
+                    (verdict, Witness::Test(file.clone(), Some(name)))
+                }))
+            }
+            Witness::Seeds(scenario, first, end) => {
+                let mut probe = command(&self.probe);
+                probe.args(["probe", scenario.name(), &first.to_string(), &end.to_string()]);
+                let probed = output(&mut probe)?;
+                let text = String::from_utf8_lossy(&probed.stdout).trim().to_owned();
+                if !probed.status.success() {
+                    return Ok(Some((format!("{} hangs", scenario.name()), witness.clone())));
+                }
+                let exact = Witness::of_verdict(&text);
+                Ok(exact.map(|exact| (text, exact)))
+            }
+            Witness::Perf(at) => {
+                let Job { name, of_hwsim, settings, of_perf } = &JOBS[*at];
+                let mut job = command(&self.hwsim);
+                job.arg("run").args(*of_hwsim).arg("--").arg(&self.tool);
+                job.args(["perf", "all-reduce"]).args(*of_perf).args(SIZES);
+                job.env("RINGDOVE_TIMEOUT_MS", "20000").envs(settings.iter().copied());
+                let is_fine = output(&mut job)?.status.success();
+                Ok((!is_fine).then(|| (format!("perf, {name}"), witness.clone())))
             }
         }
-        Ok(None)
     }
 }
+
+/// The first test that failed, or that it hung.
+fn failed_test(output: &std::process::Output) -> Option<String> {
+    if output.status.success() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let failed =
+        |line: &str| Some(line.strip_suffix(" ... FAILED")?.strip_prefix("test ")?.to_owned());
+    let running = || {
+        // One that was not ended when its time was over: of those that are not told of.
+        let name = |line: &'_ str| {
+            Some(line.strip_prefix("test ")?.split_once(" has been running")?.0.to_owned())
+        };
+        text.lines().find_map(name)
+    };
+    let name = text.lines().find_map(failed).or_else(running);
+    Some(name.unwrap_or_else(|| "that hangs".to_owned()))
+}
+
+/// The copy lies below this tree, whose settings count for it, too.
+const CARGO_SETTINGS: &str = ".cargo/config.toml";
 
 /// All tracked files, those with sites changed. A file that is as it was stays untouched.
 fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
@@ -216,7 +401,9 @@ fn copy_tree(tree: &Path, sites: &[Site]) -> Result<(), String> {
     let stale = |folder: &str| remove_stale(tree, &tree.join(folder), &listed);
     ["src", "hw-sim/explore/src"].into_iter().try_for_each(stale)?;
     let with_sites: BTreeSet<&str> = sites.iter().map(|site| site.file).collect();
-    for name in listed.lines() {
+    // Cargo would read the settings of both trees, add their flags up, and build everything anew.
+    let _ = std::fs::remove_file(tree.join(CARGO_SETTINGS));
+    for name in listed.lines().filter(|name| *name != CARGO_SETTINGS) {
         let Ok(bytes) = std::fs::read(name) else { continue };
         let bytes = match (with_sites.contains(name), name) {
             (true, _) => rewrite(sites, name, &text_of(name, bytes)?)?.into_bytes(),

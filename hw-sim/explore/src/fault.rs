@@ -14,6 +14,7 @@
 //! | `rankN:abort-at=TURN` | its host aborts the communicator | |
 //! | `rankN:no-alarm` | its host tells nobody of errors that it finds | |
 //! | `rankN:stray-claim-at=TURN` | a thread overwrites the claim word of its record | |
+//! | `rankN:ring-garbage-at=TURN` | a thread overwrites a slot of its ring | |
 //! | `rankN:bad-op=BLOCK:OP` | an op of a block has a code that no op has | |
 //! | `rankN:bad-port=BLOCK` | a block names a port that there is none | |
 
@@ -93,6 +94,13 @@ pub enum Fault {
         /// When.
         turn: u64,
     },
+    /// `ring-garbage-at`.
+    RingGarbage {
+        /// The rank.
+        rank: u32,
+        /// When.
+        turn: u64,
+    },
     /// `clock-leaps-at`.
     ClockLeaps {
         /// The rank.
@@ -124,6 +132,7 @@ impl Fault {
             | Self::Killed { rank, .. }
             | Self::NoAlarm { rank }
             | Self::StrayClaim { rank, .. }
+            | Self::RingGarbage { rank, .. }
             | Self::ClockLeaps { rank, .. } => rank,
         }
     }
@@ -148,6 +157,7 @@ impl Fault {
             | Self::GpuStops { turn, .. }
             | Self::Killed { turn, .. }
             | Self::StrayClaim { turn, .. }
+            | Self::RingGarbage { turn, .. }
             | Self::ClockLeaps { turn, .. } => turn,
         }
     }
@@ -180,6 +190,7 @@ impl fmt::Display for Fault {
             Self::Killed { rank, turn } => write!(f, "rank{rank}:kill-at={turn}"),
             Self::NoAlarm { rank } => write!(f, "rank{rank}:no-alarm"),
             Self::StrayClaim { rank, turn } => write!(f, "rank{rank}:stray-claim-at={turn}"),
+            Self::RingGarbage { rank, turn } => write!(f, "rank{rank}:ring-garbage-at={turn}"),
             Self::ClockLeaps { rank, turn, by_us } => {
                 write!(f, "gpu{rank}:clock-leaps-at={turn}:{by_us}")
             }
@@ -196,8 +207,8 @@ impl FromStr for Fault {
                 "expected gpuN:stop-at=TURN, gpuN:clock-leaps-at=TURN:[-]MICROSECONDS (up to a \
                  day), engineN:stall-after=TURN, engineN:link-down-after=REQUEST, \
                  engineN:fetch-fault-after=REQUEST, rankN:kill-at=TURN, rankN:abort-at=TURN, \
-                 rankN:no-alarm, rankN:stray-claim-at=TURN, rankN:bad-op=BLOCK:OP or \
-                 rankN:bad-port=BLOCK, found `{text}`"
+                 rankN:no-alarm, rankN:stray-claim-at=TURN, rankN:ring-garbage-at=TURN, \
+                 rankN:bad-op=BLOCK:OP or rankN:bad-port=BLOCK, found `{text}`"
             )
         };
         let (target, fault) = text.split_once(':').ok_or_else(wrong)?;
@@ -226,6 +237,7 @@ impl FromStr for Fault {
             ("rank", "abort-at") => Self::Abort { rank, turn: turn()? },
             ("rank", "no-alarm") if argument.is_empty() => Self::NoAlarm { rank },
             ("rank", "stray-claim-at") => Self::StrayClaim { rank, turn: turn()? },
+            ("rank", "ring-garbage-at") => Self::RingGarbage { rank, turn: turn()? },
             ("rank", "bad-op") => {
                 let (of, op) = pair()?;
                 Self::BadOp { rank, block: block(of)?, op: block(op)? }

@@ -11,7 +11,7 @@
 //! | `rank` | a rank's communicator, ports and plan in the weak memory |
 //! | `engine` | the engine: the real proxy, and lanes whose writes land late |
 //! | `host` | the host of a rank: it watches records and spreads errors |
-//! | `members` | jobs that are created, split, shrunk and dropped, on a simulated network |
+//! | `members` | jobs that are created, split, shrunk and dropped, and what they do on GPUs |
 //! | `world` | whose turn it is, until all have ended or nothing moves |
 //! | `trace` | a run as Perfetto reads it |
 //! | [`mutant`] | the device code with one ordering removed or weakened, and who notices |
@@ -23,8 +23,8 @@
 //! and the host around them. Other scenarios have plans that are written here by
 //! hand. Device engines are the model of virtual hardware, with their rings and data in this
 //! memory, and with the library's code around them. Members are the library's root and ranks of
-//! the bootstrap. Not here: adapters' connections, and what a communicator does on a GPU when it
-//! is made.
+//! the bootstrap; with GPUs they are communicators, laid out and told by the library's own code
+//! (`ringdove::communicator::stage`). Not here: adapters' connections, and the driver.
 
 mod engine;
 pub mod fault;

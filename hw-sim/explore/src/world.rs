@@ -3,13 +3,14 @@
 use hwsim_ptx::memory::{Order, Scope, Strength};
 use hwsim_ptx::weak::{AgentId, BlockView, Event, Place, WeakMemory};
 use hwsim_ptx::{Block, Clock, Kernel, Launch};
+use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::engine::{Engine, Manner, Route};
+use crate::engine::{Engine, HostMutant, Manner, Route};
 use crate::fault::{Fault, STRAY};
 use crate::host::Host;
 use crate::rank::Rank;
@@ -34,6 +35,10 @@ pub struct Stats {
     pub instructions: u64,
     /// Descriptors that engines took.
     pub descriptors: u64,
+    /// Engines that have refused what they found in their rings.
+    pub refused: u64,
+    /// Of communicators: ranks whose kernels an abort has ended.
+    pub aborted: u64,
 }
 
 /// The first look: clocks may step back from here.
@@ -79,8 +84,10 @@ enum Queued {
     Pause { turns: u64 },
 }
 
-/// A GPU with one stream.
+/// A GPU with one stream; or one of several streams of it.
 struct Gpu {
+    /// Which GPU.
+    place: u32,
     /// What the stream's work hands on.
     stream: AgentId,
     queue: VecDeque<Queued>,
@@ -116,8 +123,12 @@ pub struct World {
     stopped_hosts: Vec<usize>,
     /// Of each rank.
     claim_words: Vec<u64>,
+    /// The rings of all ranks, and how many slots they have.
+    rings: Vec<(u64, u64)>,
     faults: Vec<Fault>,
     actors: Vec<(Actor, u32)>,
+    /// Those of a turn that can have it, as often as they weigh.
+    ready: Vec<Actor>,
     stats: Stats,
 }
 
@@ -136,8 +147,10 @@ impl World {
             stopped_engines: Vec::new(),
             stopped_hosts: Vec::new(),
             claim_words: Vec::new(),
+            rings: Vec::new(),
             faults: Vec::new(),
             actors: Vec::new(),
+            ready: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -153,7 +166,19 @@ impl World {
         abort_words: &[u64],
     ) {
         let engine = device.unwrap_or_else(|| Engine::proxy(&self.memory, own, routes, manner));
-        let host = Host::new(own, manner.mutant, abort_words.to_vec());
+        let place = self.engines.len() as u32;
+        self.add(own, engine, place, (manner.mutant, abort_words));
+    }
+
+    /// Adds a rank on GPU `place` with this engine. Gives its number in this world.
+    pub fn add(
+        &mut self,
+        own: &Rank,
+        engine: Engine,
+        place: u32,
+        (mutant, abort_words): (Option<HostMutant>, &[u64]),
+    ) -> usize {
+        let host = Host::new(own, mutant, abort_words.to_vec());
         let rank = self.engines.len();
         self.add_actor(Actor::Engine(rank));
         for lane in 0..engine.lanes() {
@@ -163,7 +188,9 @@ impl World {
         self.engines.push(engine);
         self.hosts.push(host);
         self.claim_words.push(own.communicator.record_claim);
+        self.rings.push((own.communicator.ring_slots, 1 << own.communicator.ring_log2));
         self.gpus.push(Gpu {
+            place,
             stream: self.memory.agent(Place::Outside),
             queue: VecDeque::new(),
             running: Vec::new(),
@@ -171,8 +198,25 @@ impl World {
             launched: 0,
             ends: crate::rank::LAUNCH,
             resumes: 0,
-            intruder: self.memory.agent(Place::Block { gpu: rank as u32, block: INTRUDER }),
+            intruder: self.memory.agent(Place::Block { gpu: place, block: INTRUDER }),
             ahead_ns: 0,
+        });
+        rank
+    }
+
+    /// A rank comes to a stop: its GPU, its engine and its host.
+    pub fn kill(&mut self, rank: usize) {
+        self.gpus[rank].is_stopped = true;
+        self.stopped_engines.push(rank);
+        self.stopped_hosts.push(rank);
+    }
+
+    /// A rank whose kernels and engine have ended takes no turns any more.
+    pub fn remove(&mut self, rank: usize) {
+        self.actors.retain(|(actor, _)| match actor {
+            Actor::Engine(engine) | Actor::Lane { engine, .. } => *engine != rank,
+            Actor::Host(host) => *host != rank,
+            Actor::Warp { .. } => true,
         });
     }
 
@@ -229,7 +273,8 @@ impl World {
 
     /// What the run has come to so far.
     pub fn stats(&self) -> Stats {
-        self.stats
+        let refused = self.engines.iter().filter(|engine| engine.failure().is_some()).count();
+        Stats { refused: refused as u64, ..self.stats }
     }
 
     /// Has this GPU come to a stop, by a fault?
@@ -276,7 +321,7 @@ impl World {
 
     fn start_block(&mut self, gpu: usize, launch: &Arc<Launch>, index: u32, threads: u32) {
         let number = self.blocks.len();
-        let place = Place::Block { gpu: gpu as u32, block: number as u32 };
+        let place = Place::Block { gpu: self.gpus[gpu].place, block: number as u32 };
         let shared = launch.kernel.static_shared_bytes.into();
         let block = Block::new(Arc::clone(launch), [index, 0, 0], index);
         let view = BlockView::new(&self.memory, place, threads, shared);
@@ -301,26 +346,43 @@ impl World {
     ///
     /// What went wrong: a fault of a kernel, a bad descriptor, or that nothing ended in time.
     pub fn run(&mut self, turns_max: u64) -> Result<Stats, String> {
-        let mut ready = Vec::new();
         while self.stats.turns < turns_max {
-            self.strike();
-            for gpu in 0..self.gpus.len() {
-                self.start_next(gpu)?;
-            }
+            self.begin_turn()?;
             if self.is_over() {
-                return Ok(self.stats);
+                return Ok(self.stats());
             }
-            ready.clear();
-            for (actor, weight) in &self.actors {
-                if self.can_run(*actor) {
-                    ready.extend(std::iter::repeat_n(*actor, *weight as usize));
-                }
-            }
-            self.stats.turns += 1;
-            let actor = ready[self.random.usize(..ready.len())];
-            self.step(actor)?;
+            self.take_turn()?;
         }
         Err(format!("{} within {turns_max} turns", self.unfinished()))
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), but for the end.
+    pub fn turn(&mut self) -> Result<(), String> {
+        self.begin_turn()?;
+        self.take_turn()
+    }
+
+    fn begin_turn(&mut self) -> Result<(), String> {
+        self.strike();
+        (0..self.gpus.len()).try_for_each(|gpu| self.start_next(gpu))
+    }
+
+    fn take_turn(&mut self) -> Result<(), String> {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        for (actor, weight) in &self.actors {
+            if self.can_run(*actor) {
+                ready.extend(std::iter::repeat_n(*actor, *weight as usize));
+            }
+        }
+        self.stats.turns += 1;
+        let drawn = (!ready.is_empty()).then(|| ready[self.random.usize(..ready.len())]);
+        self.ready = ready;
+        drawn.map_or(Ok(()), |actor| self.step(actor))
     }
 
     /// What still goes on.
@@ -352,10 +414,16 @@ impl World {
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),
                 Fault::GpuStops { .. } => self.gpus[rank].is_stopped = true,
-                Fault::Killed { .. } => {
-                    self.gpus[rank].is_stopped = true;
-                    self.stopped_engines.push(rank);
-                    self.stopped_hosts.push(rank);
+                Fault::Killed { .. } => self.kill(rank),
+                Fault::RingGarbage { .. } => {
+                    let how = Strength { order: Order::Relaxed, scope: Scope::System };
+                    let (ring, slots) = self.rings[rank];
+                    let slot = ring + DESCRIPTOR_BYTES as u64 * self.random.u64(..slots);
+                    let garbage = [0xff; DESCRIPTOR_BYTES];
+                    let written =
+                        self.memory.write(self.gpus[rank].intruder, slot, 8, how, &garbage);
+                    written.expect("the ring was allocated");
+                    self.engines[rank].may_fail();
                 }
                 Fault::ClockLeaps { by_us, .. } => self.gpus[rank].ahead_ns += 1000 * by_us,
                 Fault::StrayClaim { .. } => {
@@ -371,22 +439,23 @@ impl World {
 
     /// Have all kernels ended, and do hosts know? A host of a GPU that stopped hears nothing.
     fn is_over(&self) -> bool {
-        self.gpus.iter().enumerate().all(|(number, gpu)| {
-            let mut claim = [0; 4];
-            self.memory.get(self.claim_words[number], &mut claim).expect("it was allocated");
-            let is_claimed = u32::from_le_bytes(claim) == ringdove_kernels::launch::RECORD_CLAIMED;
-            let host = &self.hosts[number];
-            let failed = self.engines[number].failure().is_some();
-            let has_told = !failed || host.is_mute || host.has_alarmed();
-            let has_heard = host.launches_seen() == gpu.ends;
-            let knows =
-                (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
-            let knows = knows && (has_told || self.stopped_hosts.contains(&number));
-            gpu.is_stopped
-                || gpu.queue.is_empty()
-                    && gpu.running.iter().all(|block| self.has_ended(*block))
-                    && knows
-        })
+        (0..self.gpus.len()).all(|rank| self.gpus[rank].is_stopped || self.is_at_rest(rank))
+    }
+
+    /// Have all kernels of a rank ended, and does its host know?
+    pub fn is_at_rest(&self, rank: usize) -> bool {
+        let (gpu, host) = (&self.gpus[rank], &self.hosts[rank]);
+        let mut claim = [0; 4];
+        self.memory.get(self.claim_words[rank], &mut claim).expect("it was allocated");
+        let is_claimed = u32::from_le_bytes(claim) == ringdove_kernels::launch::RECORD_CLAIMED;
+        let failed = self.engines[rank].failure().is_some();
+        let has_told = !failed || host.is_mute || host.has_alarmed();
+        let has_heard = host.launches_seen() == gpu.ends;
+        let knows = (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
+        gpu.queue.is_empty()
+            && gpu.running.iter().all(|block| self.has_ended(*block))
+            && knows
+            && (has_told || self.stopped_hosts.contains(&rank))
     }
 
     fn can_run(&self, actor: Actor) -> bool {
@@ -395,7 +464,9 @@ impl World {
                 let running = &self.blocks[block];
                 !self.gpus[running.gpu as usize].is_stopped && running.block.is_live(warp)
             }
-            Actor::Engine(engine) => !self.stopped_engines.contains(&engine),
+            Actor::Engine(engine) => {
+                !self.stopped_engines.contains(&engine) && !self.engines[engine].has_left()
+            }
             Actor::Lane { engine, lane } => {
                 !self.stopped_engines.contains(&engine) && self.engines[engine].is_busy(lane)
             }

@@ -112,16 +112,18 @@ fn orderings_of_the_host_are_noticed_or_have_a_reason() {
     }
 }
 
-/// If this fails, the scenario of device engines misses data that is not there yet: what its
-/// engines do is not checked.
+/// If this fails, the scenarios of device engines, or of communicators, miss data that is not there
+/// yet: what their engines do is not checked.
 #[test]
-fn device_engines_without_orderings_are_noticed() {
-    for mutant in [HostMutant::BothWords, HostMutant::Signal] {
-        let fails = |seed: &u64| {
-            let options = Options { host: Some(mutant), ..Options::draw(Scenario::Device, *seed) };
-            run(&Kernels::committed(), &options).is_err()
-        };
-        let seed = (0..60).find(fails);
-        assert!(seed.is_some(), "{mutant:?} goes unnoticed by 60 seeds");
+fn device_engines_and_communicators_without_orderings_are_noticed() {
+    for scenario in [Scenario::Device, Scenario::Communicators] {
+        for mutant in [HostMutant::BothWords, HostMutant::Signal] {
+            let fails = |seed: &u64| {
+                let options = Options { host: Some(mutant), ..Options::draw(scenario, *seed) };
+                run(&Kernels::committed(), &options).is_err()
+            };
+            let seed = (0..60).find(fails);
+            assert!(seed.is_some(), "{mutant:?} goes unnoticed by 60 seeds of {scenario:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@
 //! * `places`: registered memory that ranks grant one another for their messages;
 //!   `single_routes`: the routes there
 //! * `windows`: routes of one-sided transfers
+//! * `stage`: what a rank lays out, exchanges and plans, for simulations that bring the memory
 //! * `rank`: a rank that is connected; `registration`: its registered buffers
 
 mod attach;
@@ -34,6 +35,7 @@ mod registration;
 mod registry;
 mod sharing;
 mod single_routes;
+pub mod stage;
 mod windows;
 
 pub(super) use init::{init_all, init_ranks};

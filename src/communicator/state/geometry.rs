@@ -54,6 +54,19 @@ pub(crate) struct Geometry {
     pub profile: Option<u64>,
 }
 
+/// How the ranks of a communicator reach one another. All ranks say the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// The ranks of each node reach each other's GPU memory.
+    pub all: bool,
+    /// NVLink joins all GPUs.
+    pub nvlink: bool,
+    /// Blocks of lanes of stores that the cost model uses.
+    pub modelled_blocks: u32,
+    /// Engines write into registered buffers of other ranks.
+    pub writes_registered: bool,
+}
+
 /// How ranks are spread over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nodes {
@@ -258,6 +271,20 @@ impl Geometry {
             // Where ranks write registered memory: see `ProcessState::limits`.
             granted_bytes: None,
         }
+    }
+
+    /// The same, where ranks reach each other so.
+    pub fn limits_for(&self, slot_bytes: u32, reach: &Reach) -> Limits {
+        let limits = self.limits(slot_bytes);
+        let nvlink = reach.all && reach.nvlink;
+        let store_blocks = match reach.all {
+            true if nvlink || self.stores_always => limits.store_blocks,
+            true => reach.modelled_blocks,
+            false => 0,
+        };
+        let granted_bytes = if reach.writes_registered { self.granted_bytes } else { None };
+        let stores = limits.stores && reach.all;
+        Limits { stores, store_blocks, nvlink, granted_bytes, ..limits }
     }
 
     /// Ranks of each node where plans distinguish nodes, else 0.

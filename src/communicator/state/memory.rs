@@ -446,47 +446,74 @@ impl RankMemory {
 
     /// The device's form of a port.
     fn port(&self, place: &PortPlace) -> Port {
-        let (lane, number) = (place.end.lane, place.number);
-        let sends = place.end.side == Side::Send;
-        let slotted = match lane.kind {
-            LaneKind::Direct => false,
-            LaneKind::Stores => !sends,
-            LaneKind::Slots | LaneKind::LowLatency | LaneKind::Rail | LaneKind::User => true,
-        };
-        let endpoint = self.endpoint_of(place);
-        let signal = endpoint.signals.wrapping_add(place.signal);
-        let slots = if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 };
-        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(number));
-        let (signal, slots, in_host) = match through_host {
-            // What a port sends lies on the device, whatever the way.
-            Some((signal, None)) => (signal, slots, 0),
-            Some((signal, Some(slots))) => (signal, slots, 2),
-            None => (signal, slots, u32::from(place.is_inter_node && self.host.is_some())),
-        };
-        Port {
-            signal,
-            position: 0,
-            completion: if sends { self.signals.address() + place.completion } else { 0 },
-            completion_position: 0,
-            slots,
-            slot_bytes: place.shape.bytes,
-            slot_mask: place.shape.count - 1,
-            // A static route has the number of its port.
-            route: if slotted || !sends { number } else { 0 },
-            route_index: match slotted && sends && lane.kind != LaneKind::User {
-                true => self.shared_route(number),
-                false => place.route_index,
+        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(place.number));
+        device_port(
+            place,
+            &PortMemory {
+                endpoint: self.endpoint_of(place),
+                completions: self.signals.address(),
+                through_host,
+                is_in_host: place.is_inter_node && self.host.is_some(),
+                shared_route: self.shared_route(place.number),
             },
-            peer: place.peer().0,
-            in_host,
-            peer_slots: 0,
-            peer_signal: 0,
-        }
+        )
+    }
+}
+
+/// In which memory the parts of a port lie.
+pub(crate) struct PortMemory {
+    /// Its signal and its slots.
+    pub endpoint: Endpoint,
+    /// The word of completions: always that of the rank itself.
+    pub completions: u64,
+    /// Signal and slots in host memory that ranks of the node share, where messages go through it.
+    pub through_host: Option<(u64, Option<u64>)>,
+    /// Signal and slots lie in pinned host memory, for adapters.
+    pub is_in_host: bool,
+    /// The route by which it sends on what has arrived in shared host memory.
+    pub shared_route: u32,
+}
+
+/// The device's form of a port whose parts lie there.
+pub(crate) fn device_port(place: &PortPlace, memory: &PortMemory) -> Port {
+    let (lane, number) = (place.end.lane, place.number);
+    let sends = place.end.side == Side::Send;
+    let slotted = match lane.kind {
+        LaneKind::Direct => false,
+        LaneKind::Stores => !sends,
+        LaneKind::Slots | LaneKind::LowLatency | LaneKind::Rail | LaneKind::User => true,
+    };
+    let signal = memory.endpoint.signals.wrapping_add(place.signal);
+    let slots = if slotted { memory.endpoint.staging.wrapping_add(place.slots) } else { 0 };
+    let (signal, slots, in_host) = match memory.through_host {
+        // What a port sends lies on the device, whatever the way.
+        Some((signal, None)) => (signal, slots, 0),
+        Some((signal, Some(slots))) => (signal, slots, 2),
+        None => (signal, slots, u32::from(memory.is_in_host)),
+    };
+    Port {
+        signal,
+        position: 0,
+        completion: if sends { memory.completions + place.completion } else { 0 },
+        completion_position: 0,
+        slots,
+        slot_bytes: place.shape.bytes,
+        slot_mask: place.shape.count - 1,
+        // A static route has the number of its port.
+        route: if slotted || !sends { number } else { 0 },
+        route_index: match slotted && sends && lane.kind != LaneKind::User {
+            true => memory.shared_route,
+            false => place.route_index,
+        },
+        peer: place.peer().0,
+        in_host,
+        peer_slots: 0,
+        peer_signal: 0,
     }
 }
 
 /// A port with what it needs to know of `there`, the other end of a lane of stores.
-fn with_peer(port: Port, place: &PortPlace, there: Option<PortAddresses>) -> Port {
+pub(crate) fn with_peer(port: Port, place: &PortPlace, there: Option<PortAddresses>) -> Port {
     let Some(PortAddresses { signal, slots }) = there else { return port };
     match (place.end.lane.kind, place.end.side) {
         (LaneKind::LowLatency, Side::Send) => Port { peer_slots: slots, ..port },

@@ -55,12 +55,15 @@ mod unread;
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
 pub use forests::pack_forest;
-pub(super) use geometry::{Geometry, Nodes};
+pub(super) use geometry::{Geometry, Nodes, Reach};
 pub(super) use halves::Turn;
 pub(super) use host_lanes::{HostLanes, HostLayout};
 pub(super) use launcher::{LaunchShape, Launcher};
 pub(super) use layout::{Layout, Offsets, PortPlace};
-pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, RankMemory};
+pub(super) use memory::{
+    Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, PortMemory, RankMemory, device_port,
+    with_peer,
+};
 pub(crate) use order::{CapturedOrders, LaunchOrder};
 pub(super) use plan_files::PlanFiles;
 pub(super) use plans::{Encoded, PlanKey, PlanShape, PortUse, Prepared, Resident};

@@ -5,7 +5,7 @@
 use super::barrier::ProcessBarrier;
 use super::chosen::ChosenWays;
 use super::forests::Forests;
-use super::geometry::{Geometry, Nodes};
+use super::geometry::{Geometry, Nodes, Reach};
 use super::plan_files::PlanFiles;
 use super::plans::PlanCache;
 use super::posted::Posted;
@@ -321,21 +321,15 @@ impl ProcessState {
 
     /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
-        let limits = self.geometry.limits(slot_bytes);
-        let reached = self.all_reached();
-        let nvlink = reached && self.nvlink.get().is_some_and(|joined| *joined);
-        let modelled = self.modelled_blocks.get().copied().unwrap_or(0);
-        let store_blocks = match reached {
-            true if nvlink || self.geometry.stores_always => limits.store_blocks,
-            true => modelled,
-            false => 0,
-        };
-        let granted_bytes = match self.writes_registered_buffers() {
-            true => self.geometry.granted_bytes,
-            false => None,
-        };
-        let stores = limits.stores && reached;
-        Limits { stores, store_blocks, nvlink, granted_bytes, ..limits }
+        self.geometry.limits_for(
+            slot_bytes,
+            &Reach {
+                all: self.all_reached(),
+                nvlink: self.nvlink.get().is_some_and(|joined| *joined),
+                modelled_blocks: self.modelled_blocks.get().copied().unwrap_or(0),
+                writes_registered: self.writes_registered_buffers(),
+            },
+        )
     }
 
     /// The most blocks of a launch of ranks that share a GPU, which take packed trees only where a

@@ -40,36 +40,82 @@ pub(crate) struct PeerTransport {
 /// What a transport has on one of the streams.
 #[derive(Debug)]
 struct Tally {
+    count: Count,
+    /// In a stream that others use, too, and which may thus never be idle.
+    mark: Event,
+    /// The latest transfer, for error messages.
+    latest: (LaneId, Position),
+}
+
+/// The same in numbers.
+#[derive(Debug, Default)]
+struct Count {
     /// Transfers submitted and not yet seen to have ended.
     pending: u64,
     /// So many of them are before the mark; 0: it is free.
     marked: u64,
-    /// In a stream that others use, too, and which may thus never be idle.
-    mark: Event,
-    /// The latest of them, for error messages.
-    latest: (LaneId, Position),
+}
+
+/// What the driver says of a stream.
+#[derive(Clone, Copy, Debug)]
+enum Seen {
+    /// Nothing is in it.
+    Idle,
+    /// It has passed the mark.
+    Passed,
+    /// Neither.
+    Busy,
+}
+
+impl Count {
+    fn submit(&mut self) {
+        self.pending += 1;
+    }
+
+    /// How many transfers have ended, as far as that has been seen.
+    fn end(&mut self, seen: Seen) -> u64 {
+        let ended = match seen {
+            Seen::Idle => {
+                self.marked = 0;
+                self.pending
+            }
+            Seen::Passed => std::mem::take(&mut self.marked),
+            Seen::Busy => 0,
+        };
+        self.pending -= ended;
+        ended
+    }
+
+    /// A mark would say more than there is to know.
+    fn wants_mark(&self) -> bool {
+        self.marked == 0 && self.pending > 0
+    }
+}
+
+/// The stream of a lane: always the same one, whose order is that of the lane (R11).
+fn stream_of(transfer: &Transfer) -> usize {
+    transfer.lane.0 as usize % COPY_STREAMS
 }
 
 impl Tally {
     fn new(home: &Home) -> Result<Self> {
         let latest = (LaneId(0), Position(0));
-        Ok(Self { pending: 0, marked: 0, mark: Event::new(home)?, latest })
+        Ok(Self { count: Count::default(), mark: Event::new(home)?, latest })
     }
 
     /// How many transfers have ended since the last call. `is_shared`: others use the stream.
     fn ended(&mut self, current: &Current, stream: &OwnStream, is_shared: bool) -> Result<u64> {
-        if stream.is_idle(current)? {
-            self.marked = 0;
-            return Ok(std::mem::take(&mut self.pending));
-        }
-        let mut ended = 0;
-        if self.marked > 0 && self.mark.has_come(current)? {
-            ended = std::mem::take(&mut self.marked);
-            self.pending -= ended;
-        }
-        if is_shared && self.marked == 0 && self.pending > 0 {
+        let seen = if stream.is_idle(current)? {
+            Seen::Idle
+        } else if self.count.marked > 0 && self.mark.has_come(current)? {
+            Seen::Passed
+        } else {
+            Seen::Busy
+        };
+        let ended = self.count.end(seen);
+        if is_shared && self.count.wants_mark() {
             self.mark.record(current, stream)?;
-            self.marked = self.pending;
+            self.count.marked = self.count.pending;
         }
         Ok(ended)
     }
@@ -100,7 +146,7 @@ impl PeerTransport {
 
     /// Enqueues one transfer. False: the stream has no room for its signals yet.
     fn enqueue(&mut self, current: &Current, transfer: &Transfer) -> Result<bool, TransportError> {
-        let index = transfer.lane.0 as usize % COPY_STREAMS;
+        let index = stream_of(transfer);
         let mut stream = self.streams.copies(index);
         stream.set_way(self.signal_way);
         let failed = |error| TransportError {
@@ -131,7 +177,7 @@ impl PeerTransport {
             unsafe { stream.raise(current, address, value) }.map_err(failed)?;
         }
         let tally = &mut self.tallies[index];
-        tally.pending += 1;
+        tally.count.submit();
         tally.latest = (transfer.lane, transfer.position);
         Ok(true)
     }
@@ -140,7 +186,7 @@ impl PeerTransport {
     fn ended(&mut self, current: &Current) -> Result<u64, TransportError> {
         let (mut ended, is_shared) = (0, self.streams.are_shared());
         for (index, tally) in self.tallies.iter_mut().enumerate() {
-            if tally.pending == 0 {
+            if tally.count.pending == 0 {
                 continue;
             }
             let (lane, position) = tally.latest;
@@ -153,7 +199,7 @@ impl PeerTransport {
     }
 
     fn is_idle(&self) -> bool {
-        self.tallies.iter().all(|tally| tally.pending == 0)
+        self.tallies.iter().all(|tally| tally.count.pending == 0)
     }
 
     /// Makes the context current on the engine's thread.
@@ -212,5 +258,55 @@ impl Drop for PeerTransport {
             std::thread::sleep(PAUSE);
         }
         self.streams.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RouteId;
+
+    /// If this fails, memory is freed under copies, or is never freed.
+    #[test]
+    fn transfers_count_as_in_flight_until_they_are_seen_to_have_ended() {
+        let mut count = Count::default();
+        assert_eq!(count.end(Seen::Idle), 0);
+        (0..3).for_each(|_| count.submit());
+        assert!(count.wants_mark());
+        count.marked = count.pending;
+        count.submit();
+        assert_eq!((count.end(Seen::Busy), count.pending), (0, 4));
+        // Those before the mark, and no others.
+        assert_eq!((count.end(Seen::Passed), count.pending), (3, 1));
+        assert!(count.wants_mark());
+        assert_eq!((count.end(Seen::Idle), count.pending), (1, 0));
+        assert!(!count.wants_mark());
+        // A mark of what has ended says nothing of what comes later.
+        count.submit();
+        count.marked = count.pending;
+        assert_eq!((count.end(Seen::Idle), count.marked), (1, 0));
+    }
+
+    /// If this fails, a transfer overtakes one of its lane, and a signal the data before it (R11).
+    #[test]
+    fn transfers_of_a_lane_go_by_one_stream() {
+        let transfer = |lane, position| Transfer {
+            lane: LaneId(lane),
+            route: RouteId(0),
+            source: 0,
+            destination: 0,
+            length: 0,
+            arrival: None,
+            completion: None,
+            position: Position(position),
+            pull: false,
+        };
+        for lane in 0..7 {
+            let streams: Vec<_> = (0..9).map(|at| stream_of(&transfer(lane, at))).collect();
+            assert!(streams.iter().all(|stream| *stream == streams[0]), "{streams:?}");
+        }
+        let all: std::collections::BTreeSet<_> =
+            (0..7).map(|lane| stream_of(&transfer(lane, 0))).collect();
+        assert_eq!(all.len(), COPY_STREAMS, "lanes are dealt out over all streams");
     }
 }

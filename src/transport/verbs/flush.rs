@@ -2,10 +2,12 @@
 //! an adapter's writes by itself, the host may see the completion of a message before the message
 //! is there; a read behind the writes comes back after them.
 
+use super::arrivals::Flushes;
 use super::endpoint::Endpoint;
-use super::queue::Target;
+use super::fault;
+use super::queue::{QueuePair, Target};
 use super::region::{LocalRegion, MemoryRegion, RemoteAccess};
-use crate::error::Result;
+use crate::error::{Result, TransportCause};
 use crate::shared::Region;
 use ibverbs_sys as sys;
 
@@ -39,15 +41,7 @@ impl Flush {
         Ok(Self { endpoint, target, scratch: local, in_flight: false, _scratch: scratch })
     }
 
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.in_flight
-    }
-
-    /// Begins a read behind all writes that have come in.
-    ///
-    /// # Errors
-    /// The `errno` of the adapter.
-    pub(super) fn begin(&mut self) -> std::result::Result<(), i32> {
+    fn begin_read(&mut self) -> std::result::Result<(), i32> {
         let piece = sys::ibv_sge {
             addr: self.scratch.base,
             length: READ_BYTES as u32,
@@ -60,10 +54,7 @@ impl Flush {
     }
 
     /// True if the read that was in flight has ended.
-    ///
-    /// # Errors
-    /// The completion of a read that failed, or the `errno` of the adapter.
-    pub(super) fn poll(&mut self) -> std::result::Result<bool, Failure> {
+    fn poll_read(&mut self) -> std::result::Result<bool, Failure> {
         // SAFETY: a completion is plain numbers, for which zeros are values.
         let mut completion: [sys::ibv_wc; 1] = unsafe { std::mem::zeroed() };
         if self.endpoint.poll(&mut completion).map_err(Failure::Call)? == 0 {
@@ -73,20 +64,41 @@ impl Flush {
             return Err(Failure::Completion(status, vendor_code));
         }
         let queue = &mut self.endpoint.queues[0];
-        let (_, count) = super::queue::QueuePair::split(completion[0].wr_id());
+        let (_, count) = QueuePair::split(completion[0].wr_id());
         queue.retire(count, |_| {});
         self.in_flight = false;
         Ok(true)
     }
 
-    /// The queue pair that reads.
-    pub(super) fn queue(&self) -> &super::queue::QueuePair {
-        &self.endpoint.queues[0]
+    /// A call that failed, of the queue pair that reads.
+    fn failed(&self, code: i32) -> TransportCause {
+        let numbers = self.endpoint.queues[0].numbers();
+        fault::call(self.endpoint.adapter(), numbers, "the flushing read", code)
+    }
+}
+
+impl Flushes for Flush {
+    fn is_in_flight(&self) -> bool {
+        self.in_flight
+    }
+
+    fn begin(&mut self) -> std::result::Result<(), TransportCause> {
+        self.begin_read().map_err(|code| self.failed(code))
+    }
+
+    fn poll(&mut self) -> std::result::Result<bool, TransportCause> {
+        self.poll_read().map_err(|failure| match failure {
+            Failure::Call(code) => self.failed(code),
+            Failure::Completion(status, vendor_code) => {
+                let queue = &self.endpoint.queues[0];
+                fault::completion(self.endpoint.adapter(), queue, status, vendor_code)
+            }
+        })
     }
 }
 
 /// Why a read failed.
-pub(super) enum Failure {
+enum Failure {
     /// Status and vendor code.
     Completion(sys::ibv_wc_status::Type, u32),
     /// `errno` of a call.

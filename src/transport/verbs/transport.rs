@@ -465,7 +465,7 @@ impl Transport for VerbsTransport {
             }
         }
         if let Some(inbound) = &mut self.inbound
-            && let Err(cause) = inbound.raise(&self.adapter)
+            && let Err(cause) = inbound.raise()
         {
             return Err(self.blame(0, cause));
         }

@@ -6,6 +6,8 @@ mod transport;
 
 use hwsim_ptx::memory::{Order, Scope, Strength};
 use hwsim_ptx::weak::{AgentId, WeakMemory};
+use ringdove::engine::AttachmentHandle;
+use ringdove::error::Error;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -124,6 +126,43 @@ impl Engine {
         Self::Proxy(Box::new(ProxyEngine::new(memory, rank, routes, manner)))
     }
 
+    /// The proxy of `rank`, with so many lanes, of which `tell` tells it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `tell`.
+    pub fn told(
+        memory: &Rc<WeakMemory>,
+        rank: &Rank,
+        (lanes, manner): (usize, Manner),
+        tell: impl FnOnce(&AttachmentHandle) -> Result<(), Error>,
+    ) -> Result<Self, String> {
+        let engine = ProxyEngine::with_lanes(memory, rank, lanes, manner);
+        tell(engine.handle()).map_err(|error| error.to_string())?;
+        Ok(Self::Proxy(Box::new(engine)))
+    }
+
+    /// The rank leaves its engine, once what was rung has ended.
+    pub fn leave(&mut self) {
+        match self {
+            Self::Proxy(it) => it.leave(),
+            Self::Device(_) => {}
+        }
+    }
+
+    /// What it left undone, if it has left.
+    pub fn left(&self) -> Option<&Option<String>> {
+        match self {
+            Self::Proxy(it) => it.left(),
+            Self::Device(_) => None,
+        }
+    }
+
+    /// Has the rank left it?
+    pub fn has_left(&self) -> bool {
+        self.left().is_some()
+    }
+
     /// The agent that reads its ring.
     pub fn agent(&self) -> AgentId {
         match self {
@@ -175,11 +214,18 @@ impl Engine {
         }
     }
 
+    /// Its ring holds what no kernel has rung: it may refuse that.
+    pub fn may_fail(&mut self) {
+        if let Self::Proxy(it) = self {
+            it.may_fail = true;
+        }
+    }
+
     /// What has ended it, as its host reads it.
     pub fn failure(&self) -> Option<String> {
         match self {
-            // Failures of a proxy end the run.
-            Self::Proxy(_) => None,
+            // Other failures of a proxy end the run.
+            Self::Proxy(it) => it.handle().failure().map(|error| error.to_string()),
             Self::Device(it) => it.failure(),
         }
     }

@@ -5,6 +5,7 @@
 
 use hwsim_ptx::memory::Strength;
 use hwsim_ptx::weak::{AgentId, Place, WeakMemory};
+use ringdove::engine::proxy::AttachmentKey;
 use ringdove::engine::{
     Alarm, Attachment, AttachmentHandle, AttachmentParts, EngineSettings, Lane as ProxyLane, Proxy,
     RegionDescriptor, Route as ProxyRoute,
@@ -98,6 +99,9 @@ pub struct ProxyEngine {
     /// Its host thread.
     pub agent: AgentId,
     proxy: Proxy<HostWords, HostWords>,
+    key: AttachmentKey,
+    /// Set once the rank has left: what was not done then.
+    left: Option<Option<String>>,
     handle: AttachmentHandle,
     alarm: Arc<Noticed>,
     queues: Arc<Mutex<Queues>>,
@@ -105,11 +109,21 @@ pub struct ProxyEngine {
     manner: Manner,
     abort: u64,
     steps: u64,
+    /// What is in its ring may be refused.
+    pub may_fail: bool,
 }
 
 impl ProxyEngine {
     /// The engine of `rank`, with these routes.
     pub fn new(memory: &Rc<WeakMemory>, rank: &Rank, routes: &[Route], manner: Manner) -> Self {
+        let lanes = routes.iter().map(|route| route.lane + 1).max().unwrap_or(0);
+        let engine = Self::with_lanes(memory, rank, lanes, manner);
+        register(&engine.handle, routes);
+        engine
+    }
+
+    /// The same with so many lanes, of which it is told by its handle.
+    pub fn with_lanes(memory: &Rc<WeakMemory>, rank: &Rank, count: usize, manner: Manner) -> Self {
         let agent = memory.agent(Place::Outside);
         let words = |address| HostWords {
             memory: Rc::clone(memory),
@@ -120,7 +134,6 @@ impl ProxyEngine {
         let size = RingSize::new(rank.communicator.ring_log2).expect("a small ring");
         let slots = words(rank.communicator.ring_slots);
         let tail = words(rank.communicator.ring_tail);
-        let count = routes.iter().map(|route| route.lane + 1).max().unwrap_or(0);
         let lane = |_| Lane { agent: memory.agent(Place::Outside), work: VecDeque::new() };
         let lanes: Vec<_> = (0..count).map(lane).collect();
         let settings = EngineSettings {
@@ -141,10 +154,38 @@ impl ProxyEngine {
         };
         let (attachment, handle) = Attachment::new(parts, &settings);
         let mut proxy = Proxy::new(&settings);
-        proxy.attach(Box::new(attachment));
-        register(&handle, routes);
+        let key = proxy.attach(Box::new(attachment));
         let (memory, abort) = (Rc::clone(memory), rank.communicator.abort);
-        Self { memory, agent, proxy, handle, alarm, queues, lanes, manner, abort, steps: 0 }
+        Self {
+            memory,
+            agent,
+            proxy,
+            key,
+            left: None,
+            handle,
+            alarm,
+            queues,
+            lanes,
+            manner,
+            abort,
+            steps: 0,
+            may_fail: false,
+        }
+    }
+
+    /// How the control plane reaches it.
+    pub fn handle(&self) -> &AttachmentHandle {
+        &self.handle
+    }
+
+    /// The rank leaves its proxy, once what was rung has ended.
+    pub fn leave(&mut self) {
+        self.proxy.begin_detach(self.key, Duration::MAX);
+    }
+
+    /// What it left undone, once it has left.
+    pub fn left(&self) -> Option<&Option<String>> {
+        self.left.as_ref()
     }
 
     /// How many lanes it has.
@@ -177,15 +218,19 @@ impl ProxyEngine {
             self.alarm.is_raised.store(word != [0; 4], Ordering::Relaxed);
         }
         self.steps += 1;
-        let progress = self.proxy.step(Duration::from_nanos(self.steps));
+        let now = Duration::from_nanos(self.steps);
+        let progress = self.proxy.step(now);
+        if let Some(detached) = self.proxy.take_detached(now) {
+            self.left = Some(detached.unfinished);
+        }
         let taken = std::mem::take(&mut self.queues().touched);
         for lane in taken {
             // What the engine has acquired comes before what the lane does for it.
             self.memory.hand_over(self.agent, self.lanes[lane].agent);
         }
         match self.handle.failure() {
-            Some(error) => Err(format!("an engine fails: {error}")),
-            None => Ok(progress.descriptors as usize),
+            Some(error) if !self.may_fail => Err(format!("an engine fails: {error}")),
+            _ => Ok(progress.descriptors as usize),
         }
     }
 

@@ -3,23 +3,29 @@
 //!
 //! All processes form the world and make calls; perhaps it is split into parts, which make calls of
 //! their own and are dropped; then the world is. If a fault ends it, those that are left form
-//! another job, make calls, and leave.
+//! another job, make calls, and leave. With GPUs, calls are collectives of kernels and engines, and
+//! whatever ends a job on the network must end its kernels.
 
+mod gpus;
 mod shape;
+mod strikes;
+mod verdict;
 mod wires;
 
 use ringdove::bootstrap::stage::{Joining, Staged};
-use ringdove::error::{BootstrapError, Error};
+use ringdove::error::Error;
 use ringdove::id::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::time::Duration;
 
+pub use gpus::Gpus;
 pub use shape::{Shape, Strike};
 use wires::{Item, Port, Wires};
 
-use crate::world::Stats;
+use crate::world::{Stats, World};
 
 /// How long ranks wait for one another.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,16 +35,32 @@ const BATCH: Duration = Duration::from_millis(1);
 const END: Duration = Duration::from_secs(400);
 /// Steps of a run, at most; thousands are usual.
 const STEPS_MAX: u64 = 400_000;
+/// So long lasts a batch of turns of GPUs at first: it grows by a part while nothing else happens.
+const PACE: Duration = Duration::from_millis(10);
+/// Turns of a batch.
+const BATCH_TURNS: u32 = 500;
+/// Turns of GPUs, at most.
+const TURNS_MAX: u64 = 4_000_000;
 /// Lines of the log that a report shows.
 const LINES_SHOWN: usize = 60;
 
 /// Which job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Job {
+pub(crate) enum Job {
     World,
     Part(u32),
     /// Of those that are left.
     Rest,
+}
+
+impl Job {
+    fn number(self) -> u32 {
+        match self {
+            Self::World => 0,
+            Self::Part(part) => 1 + part,
+            Self::Rest => 99,
+        }
+    }
 }
 
 /// What a process does next.
@@ -46,13 +68,24 @@ enum Job {
 enum Act {
     Join(Job),
     Gather(Job, u32),
+    /// Ranks tell each other where their memory lies.
+    Meet(Job),
+    /// A collective on GPUs.
+    Call(Job, u32),
+    /// The rank's kernels end, and it leaves its engine.
+    Close(Job),
     Leave(Job),
 }
 
 impl Act {
     fn job(self) -> Job {
         match self {
-            Self::Join(job) | Self::Gather(job, _) | Self::Leave(job) => job,
+            Self::Join(job)
+            | Self::Gather(job, _)
+            | Self::Meet(job)
+            | Self::Call(job, _)
+            | Self::Close(job)
+            | Self::Leave(job) => job,
         }
     }
 }
@@ -90,13 +123,16 @@ pub struct Run<'a> {
     members: BTreeMap<Job, Vec<usize>>,
     strike: Option<Strike>,
     has_recovered: bool,
+    gpus: Option<Gpus<'a>>,
+    /// So long lasts a batch of turns of GPUs, where nothing else happens.
+    pace: Duration,
     log: Vec<String>,
     stats: Stats,
 }
 
 impl<'a> Run<'a> {
-    /// One that follows from the seed.
-    pub fn new(shape: &'a Shape, seed: u64) -> Self {
+    /// One that follows from the seed, perhaps with GPUs.
+    pub fn new(shape: &'a Shape, seed: u64, gpus: Option<Gpus<'a>>) -> Self {
         let limit = Staged::connecting_limit(TIMEOUT);
         let mut run = Self {
             shape,
@@ -108,6 +144,8 @@ impl<'a> Run<'a> {
             members: BTreeMap::new(),
             strike: shape.strike,
             has_recovered: false,
+            gpus,
+            pace: PACE,
             log: Vec::new(),
             stats: Stats::default(),
         };
@@ -124,15 +162,14 @@ impl<'a> Run<'a> {
             self.members.insert(Job::Part(part), of_part.collect());
         }
         for process in 0..ranks {
-            let mut acts = vec![Act::Join(Job::World)];
-            acts.extend((0..calls).map(|call| Act::Gather(Job::World, call)));
+            let mut acts = self.acts(Job::World, 0..calls);
             if parts > 0 {
                 let part = Job::Part(process % parts);
-                acts.push(Act::Join(part));
-                acts.extend((0..calls).map(|call| Act::Gather(part, call)));
-                acts.extend([Act::Gather(Job::World, calls), Act::Leave(part)]);
+                acts.extend(self.acts(part, 0..calls));
+                acts.push(self.one_call(Job::World, calls));
+                acts.extend(self.end_of(part));
             }
-            acts.push(Act::Leave(Job::World));
+            acts.extend(self.end_of(Job::World));
             let longest_ms = [0, 10, 1000][self.random.usize(..3)];
             let mut idle_until = Duration::from_millis(self.random.u64(..=longest_ms));
             if self.shape.strike == Some(Strike::Late { rank: process }) {
@@ -141,6 +178,23 @@ impl<'a> Run<'a> {
             let it = &mut self.processes[process as usize];
             (it.acts, it.idle_until) = (acts.into(), idle_until);
         }
+    }
+
+    /// A process joins a job and makes calls of it.
+    fn acts(&self, job: Job, calls: Range<u32>) -> Vec<Act> {
+        let mut acts = vec![Act::Join(job)];
+        acts.extend(self.gpus.iter().map(|_| Act::Meet(job)));
+        acts.extend(calls.map(|call| self.one_call(job, call)));
+        acts
+    }
+
+    fn one_call(&self, job: Job, call: u32) -> Act {
+        if self.gpus.is_some() { Act::Call(job, call) } else { Act::Gather(job, call) }
+    }
+
+    fn end_of(&self, job: Job) -> impl Iterator<Item = Act> + use<> {
+        let close = self.gpus.as_ref().map(|_| Act::Close(job));
+        close.into_iter().chain([Act::Leave(job)])
     }
 
     /// Runs until all is over.
@@ -159,24 +213,64 @@ impl<'a> Run<'a> {
                 continue;
             }
             if self.is_over() && !self.recover() {
-                return self.check().map(|()| self.stats);
+                return self.check().map(|()| self.stats());
             }
             let events = self.wires.next_at();
             let deadlines = self.nodes.values().filter_map(|node| node.staged.deadline());
             let deadline = deadlines.map(|at| self.wires.since_begin(at)).min();
             let idle = self.processes.iter().filter(|it| !it.is_waiting && !it.acts.is_empty());
             let idle = idle.map(|it| it.idle_until).min();
-            let strike = self.strike.and_then(Strike::at);
-            let Some(next) = [events, deadline, idle, strike].into_iter().flatten().min() else {
-                return Err(self.unfinished());
-            };
+            let strike = self.strike.filter(|_| self.strike_turn().is_none()).and_then(Strike::at);
+            let next = [events, deadline, idle, strike].into_iter().flatten().min();
+            if self.turn_gpus(next)? {
+                continue;
+            }
+            let Some(next) = next else { return Err(self.unfinished()) };
             if events == Some(next) {
+                self.pace = PACE;
                 self.deliver();
             } else {
                 self.wires.elapsed = self.wires.elapsed.max(next);
                 self.nodes.values_mut().for_each(|node| node.is_touched = true);
             }
         }
+    }
+
+    /// Kernels, engines and hosts have turns until the next thing on the network: the longer
+    /// nothing happens there, the longer they last. False where nobody has anything to do.
+    fn turn_gpus(&mut self, next: Option<Duration>) -> Result<bool, String> {
+        let elapsed = self.wires.elapsed;
+        let Some(gpus) = self.gpus.as_mut().filter(|gpus| gpus.are_busy()) else {
+            return Ok(false);
+        };
+        if next.is_some_and(|next| next <= elapsed) {
+            return Ok(false);
+        }
+        if gpus.world.stats().turns > TURNS_MAX {
+            return Err(self.unfinished());
+        }
+        let strike = self.strike.and(self.shape.gpus.as_ref()).and_then(|it| it.strikes_at);
+        for _ in 0..BATCH_TURNS {
+            gpus.world.turn()?;
+            if strike == Some(gpus.world.stats().turns) {
+                break;
+            }
+        }
+        let end = elapsed + self.pace;
+        self.pace = self.pace * 23 / 20;
+        self.wires.elapsed = next.map_or(end, |next| next.min(end));
+        Ok(true)
+    }
+
+    /// What the run has come to.
+    pub fn stats(&self) -> Stats {
+        let of_gpus = self.gpus.as_ref().map(Gpus::stats).unwrap_or_default();
+        Stats { turns: self.stats.turns + of_gpus.turns, ..of_gpus }
+    }
+
+    /// What GPUs did, for a trace.
+    pub fn into_world(self) -> Option<World> {
+        self.gpus.map(|gpus| gpus.world)
     }
 
     fn note(&mut self, line: String) {
@@ -226,10 +320,16 @@ impl<'a> Run<'a> {
         }
         let odd = self.shape.strike == Some(Strike::Disagrees { rank: process as u32 });
         let value = if odd && job == Job::World { "another" } else { "equal" };
+        let mut terms = vec![("a term".to_owned(), value.to_owned())];
+        if let Some(gpus) = &self.gpus {
+            terms.extend(
+                gpus.terms(rank_count).expect("settings are drawn that communicators have"),
+            );
+        }
         let joining = Joining {
             rank: Rank(rank),
             rank_count,
-            terms: vec![("a term".to_owned(), value.to_owned())],
+            terms,
             timeout: TIMEOUT,
             root,
             listens_at: Self::address(job, Some(process)),
@@ -264,7 +364,7 @@ impl<'a> Run<'a> {
             if !it.is_waiting && it.idle_until <= self.wires.elapsed {
                 self.note(format!("process {process} begins {act:?}"));
                 self.processes[process].is_waiting = true;
-                self.begin(process, act);
+                self.begin(process, act)?;
             }
             if self.processes[process].is_waiting {
                 self.look(process, act)?;
@@ -273,11 +373,27 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, process: usize, act: Act) {
-        if let Act::Join(job) = act {
-            return self.start(process, job);
-        }
-        let Some(number) = self.rank_node(process, act.job()) else { return };
+    fn begin(&mut self, process: usize, act: Act) -> Result<(), String> {
+        let told = match (act, &mut self.gpus) {
+            (Act::Join(job), _) => {
+                self.start(process, job);
+                return Ok(());
+            }
+            (Act::Call(job, call), Some(gpus)) => {
+                let what = gpus.call(process, job, call)?;
+                self.note(format!("process {process} launches {what}"));
+                return Ok(());
+            }
+            (Act::Close(_), _) => return Ok(()),
+            (Act::Meet(job), Some(gpus)) => {
+                let members = &self.members[&job];
+                let rank = members.iter().position(|it| *it == process);
+                let rank = rank.expect("it is a member") as u32;
+                gpus.enter(process, job, (rank, members.len() as u32))?
+            }
+            _ => Vec::new(),
+        };
+        let Some(number) = self.rank_node(process, act.job()) else { return Ok(()) };
         let deadline = self.wires.now() + TIMEOUT;
         let node = self.nodes.get_mut(&number).expect("it was found");
         node.is_touched = true;
@@ -286,13 +402,21 @@ impl<'a> Run<'a> {
             Act::Gather(job, call) => {
                 node.staged.gather(&mut port, Self::bytes(job, process, call), deadline);
             }
+            Act::Meet(_) => node.staged.gather(&mut port, told, deadline),
             _ => node.staged.leave(&mut port),
         }
+        Ok(())
     }
 
     /// Has a process's act ended?
     fn look(&mut self, process: usize, act: Act) -> Result<(), String> {
         let job = act.job();
+        if let (Act::Close(job), Some(gpus)) = (act, &mut self.gpus) {
+            if gpus.close(process, job)? {
+                self.end(process, act);
+            }
+            return Ok(());
+        }
         let Some(number) = self.rank_node(process, job) else {
             return Err(format!("process {process} has lost its rank of {job:?}"));
         };
@@ -306,7 +430,15 @@ impl<'a> Run<'a> {
         }
         let has_ended = match act {
             Act::Join(_) => staged.is_live(),
-            Act::Leave(_) => true,
+            Act::Leave(_) | Act::Close(_) => true,
+            Act::Call(..) => self.gpus.as_ref().is_none_or(|it| it.has_ended(process, job)),
+            Act::Meet(_) => match (staged.take_result(), &mut self.gpus) {
+                (Some(told), Some(gpus)) => {
+                    gpus.meet(process, job, &told)?;
+                    true
+                }
+                _ => false,
+            },
             Act::Gather(_, call) => match staged.take_result() {
                 None => false,
                 Some(result) => {
@@ -320,14 +452,20 @@ impl<'a> Run<'a> {
             },
         };
         if has_ended {
-            self.note(format!("process {process} has done {act:?}"));
-            let longest_us = [0, 100, 10_000, 500_000][self.random.usize(..4)];
-            let pause = Duration::from_micros(self.random.u64(..=longest_us));
-            let it = &mut self.processes[process];
-            it.acts.pop_front();
-            (it.is_waiting, it.idle_until) = (false, self.wires.elapsed + pause);
+            self.end(process, act);
         }
         Ok(())
+    }
+
+    /// A process has done an act, and may begin the next one after a while.
+    fn end(&mut self, process: usize, act: Act) {
+        self.note(format!("process {process} has done {act:?}"));
+        let longest_us = [0, 100, 10_000, 500_000][self.random.usize(..4)];
+        let pause = Duration::from_micros(self.random.u64(..=longest_us));
+        let it = &mut self.processes[process];
+        it.acts.pop_front();
+        (it.is_waiting, it.idle_until) = (false, self.wires.elapsed + pause);
+        self.pace = PACE;
     }
 
     /// A process learns that a job has ended: it drops all that it has, but for roots, which serve
@@ -338,6 +476,13 @@ impl<'a> Run<'a> {
         it.acts.clear();
         it.is_waiting = false;
         it.failures.push((job, error));
+        if let Some(gpus) = &mut self.gpus {
+            for job in gpus.jobs_of(process) {
+                gpus.abort(process, job);
+                it.acts.push_back(Act::Close(job));
+            }
+            self.pace = PACE;
+        }
         for number in self.nodes_of(process) {
             let node = self.nodes.get_mut(&number).expect("it was found");
             node.is_touched = true;
@@ -389,7 +534,7 @@ impl<'a> Run<'a> {
         let node = &self.nodes[&number];
         let acts = &self.processes[node.process].acts;
         self.rank_node(node.process, node.job) == Some(number)
-            && acts.iter().any(|act| act.job() == node.job)
+            && acts.iter().any(|act| act.job() == node.job && !matches!(act, Act::Close(_)))
     }
 
     /// The next thing on the network reaches somebody.
@@ -406,183 +551,6 @@ impl<'a> Run<'a> {
             }
             Item::Message(bytes) => node.staged.message(&mut port, connection, bytes),
             Item::Closed(cause) => node.staged.closed(&mut port, connection, cause),
-        }
-    }
-
-    /// Does what the fault does, when its time has come.
-    fn strike(&mut self) {
-        let due = |strike: &Strike| strike.at().is_none_or(|at| at <= self.wires.elapsed);
-        let Some(strike) = self.strike.filter(due) else { return };
-        self.strike = None;
-        self.note(format!("{strike}"));
-        match strike {
-            Strike::Dies { rank, .. } => {
-                let process = rank as usize;
-                for number in self.nodes_of(process) {
-                    self.wires.kill(number);
-                    self.nodes.remove(&number);
-                }
-                let it = &mut self.processes[process];
-                it.acts.clear();
-                (it.is_dead, it.is_waiting) = (true, false);
-            }
-            Strike::CutOff { rank, .. } => {
-                for number in self.nodes_of(rank as usize) {
-                    self.wires.cut_off(number);
-                }
-            }
-            Strike::Reset { rank, .. } => {
-                for number in self.nodes_of(rank as usize) {
-                    let connections = self.wires.connections_of(number);
-                    if !connections.is_empty() {
-                        let chosen = connections[self.random.usize(..connections.len())];
-                        return self.wires.reset(chosen);
-                    }
-                }
-            }
-            Strike::Aborts { rank, .. } => {
-                let Some(number) = self.rank_node(rank as usize, Job::World) else { return };
-                let node = self.nodes.get_mut(&number).expect("it was found");
-                node.is_touched = true;
-                let mut port = Port { wires: &mut self.wires, node: number };
-                if !node.staged.is_finished() {
-                    node.staged.abort(&mut port, Rank(rank), "explored");
-                }
-            }
-            Strike::Late { .. } | Strike::Disagrees { .. } => {}
-        }
-    }
-
-    /// Have all processes done, or given up, what they had to do, and all nodes ended?
-    fn is_over(&self) -> bool {
-        // A root to which nobody has come serves until its process ends.
-        let is_over = |it: &Node| it.is_root && it.staged.deadline().is_none();
-        self.processes.iter().all(|it| it.acts.is_empty()) && self.nodes.values().all(is_over)
-    }
-
-    /// Has those that are left form another job, where the fault ended all that they had. False if
-    /// there is nothing of the kind to do.
-    fn recover(&mut self) -> bool {
-        let left: Vec<_> = (0..self.processes.len()).filter(|it| self.is_left(*it)).collect();
-        let have_failed = left.iter().all(|it| !self.processes[*it].failures.is_empty());
-        if std::mem::replace(&mut self.has_recovered, true) || !have_failed || left.is_empty() {
-            return false;
-        }
-        self.note(format!("{left:?} form another job"));
-        for process in &left {
-            let pause = Duration::from_millis(self.random.u64(..1000));
-            let it = &mut self.processes[*process];
-            it.acts =
-                [Act::Join(Job::Rest), Act::Gather(Job::Rest, 0), Act::Leave(Job::Rest)].into();
-            it.idle_until = self.wires.elapsed + pause;
-        }
-        self.members.insert(Job::Rest, left);
-        true
-    }
-
-    /// Is this process neither dead nor cut off?
-    fn is_left(&self, process: usize) -> bool {
-        let is_cut_off = match self.shape.strike {
-            Some(Strike::CutOff { rank, .. }) => rank as usize == process,
-            _ => false,
-        };
-        !self.processes[process].is_dead && !is_cut_off
-    }
-
-    /// Nothing fails without a fault, those that are left succeed, and errors tell of the fault.
-    fn check(&self) -> Result<(), String> {
-        for (process, it) in self.processes.iter().enumerate().filter(|(at, _)| self.is_left(*at)) {
-            for (job, error) in &it.failures {
-                let Some(strike) = self.shape.strike.filter(|_| *job != Job::Rest) else {
-                    return Err(format!("process {process}: {job:?} failed: {error}"));
-                };
-                // Whoever comes too late finds that the others have gone.
-                let is_late = strike == Strike::Late { rank: process as u32 };
-                if !is_late && !self.tells(strike, *job, error) {
-                    return Err(format!("process {process}: {job:?}: not of {strike}: {error}"));
-                }
-            }
-        }
-        self.check_disagreement()
-    }
-
-    /// A disagreement reaches everybody.
-    fn check_disagreement(&self) -> Result<(), String> {
-        let Some(Strike::Disagrees { .. }) = self.shape.strike else { return Ok(()) };
-        let knows = |it: &Process| {
-            it.failures.iter().any(|(_, error)| matches!(error, Error::Disagreement { .. }))
-        };
-        match self.processes.iter().position(|it| !knows(it)) {
-            None => Ok(()),
-            Some(process) => Err(format!(
-                "process {process} does not learn of the disagreement: {:?}",
-                self.processes[process].failures
-            )),
-        }
-    }
-
-    /// Does an error tell of a fault?
-    fn tells(&self, strike: Strike, job: Job, error: &Error) -> bool {
-        let number = |rank: u32| self.members[&job].iter().position(|it| *it == rank as usize);
-        let fault = match error {
-            Error::Disagreement { what, .. } => {
-                return matches!(strike, Strike::Disagrees { .. }) && what == "a term";
-            }
-            Error::Aborted { .. } => return matches!(strike, Strike::Aborts { .. }),
-            Error::Bootstrap(fault) => &**fault,
-            _ => return false,
-        };
-        // Whoever has failed leaves its other jobs, in which others still call, and does not come
-        // to its part any more.
-        let is_consequence = match fault {
-            BootstrapError::Left { .. } => self.shape.parts > 0,
-            BootstrapError::Missing { .. }
-            | BootstrapError::Unreachable { .. }
-            | BootstrapError::RootLost { .. } => matches!(job, Job::Part(_)),
-            _ => false,
-        };
-        // What ended a rank before it had joined, the others cannot know.
-        let misses = |rank: u32| match fault {
-            BootstrapError::Missing { missing, .. } => {
-                missing.iter().any(|it| Some(it.0 as usize) == number(rank))
-            }
-            _ => false,
-        };
-        match strike {
-            Strike::Dies { rank, .. } | Strike::CutOff { rank, .. } => {
-                let place = number(rank);
-                let was_root = place == Some(0);
-                match fault {
-                    BootstrapError::Lost { rank, .. } => Some(rank.0 as usize) == place,
-                    BootstrapError::Missing { .. } => {
-                        misses(rank) || is_consequence || strike.is_cut_off()
-                    }
-                    BootstrapError::RootLost { .. } => {
-                        was_root || is_consequence || strike.is_cut_off()
-                    }
-                    BootstrapError::Unreachable { .. } => true,
-                    _ => is_consequence,
-                }
-            }
-            Strike::Reset { rank, .. } => match fault {
-                BootstrapError::Lost { .. } | BootstrapError::RootLost { .. } => true,
-                // The root's connection to anybody may be the one.
-                BootstrapError::Missing { .. } => {
-                    misses(rank) || is_consequence || number(rank) == Some(0)
-                }
-                _ => is_consequence,
-            },
-            Strike::Late { rank } => match fault {
-                BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. } => true,
-                _ => is_consequence || misses(rank),
-            },
-            Strike::Aborts { rank, .. } => is_consequence || misses(rank),
-            Strike::Disagrees { .. } => {
-                matches!(
-                    fault,
-                    BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. }
-                )
-            }
         }
     }
 }

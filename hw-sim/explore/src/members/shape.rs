@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::gpus::Shape as GpuShape;
+
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strike {
@@ -29,6 +31,21 @@ impl Strike {
             | Self::Reset { at, .. }
             | Self::Aborts { at, .. } => Some(at),
             Self::Late { .. } | Self::Disagrees { .. } => None,
+        }
+    }
+
+    /// Has it strike one of so many ranks.
+    fn strike_one_of(&mut self, ranks: u32) {
+        let (Self::Dies { rank, .. }
+        | Self::CutOff { rank, .. }
+        | Self::Reset { rank, .. }
+        | Self::Aborts { rank, .. }
+        | Self::Late { rank }
+        | Self::Disagrees { rank }) = self;
+        *rank %= ranks;
+        // It needs somebody to be late for, or to disagree with.
+        if ranks == 1 && matches!(self, Self::Late { .. } | Self::Disagrees { .. }) {
+            *self = Self::Aborts { rank: 0, at: Duration::from_millis(1) };
         }
     }
 
@@ -66,11 +83,13 @@ pub struct Shape {
     pub calls: u32,
     /// What goes wrong.
     pub strike: Option<Strike>,
+    /// Calls are collectives on GPUs.
+    pub gpus: Option<GpuShape>,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, strike: None }
+        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, strike: None, gpus: None }
     }
 }
 
@@ -85,6 +104,7 @@ impl Shape {
             parts,
             calls: random.u32(1..=3),
             strike: None,
+            gpus: None,
         };
         if fails {
             let rank = random.u32(..ranks);
@@ -102,15 +122,29 @@ impl Shape {
         }
         shape
     }
+
+    /// Draws one of few processes, each with a GPU.
+    pub fn draw_with_gpus(random: &mut fastrand::Rng, fails: bool) -> Self {
+        let mut shape = Self::draw(random, fails);
+        let ranks = random.u32(1..=4);
+        (shape.ranks, shape.parts) = (ranks, shape.parts.min(ranks).min(2));
+        shape.calls = random.u32(1..=2);
+        shape.gpus = Some(GpuShape::draw(random));
+        if let Some(strike) = &mut shape.strike {
+            strike.strike_one_of(ranks);
+        }
+        shape
+    }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranks, fan_out, parts, calls, strike } = self;
+        let Self { ranks, fan_out, parts, calls, strike, gpus } = self;
         write!(
             f,
             "{ranks} processes, trees of {fan_out} children, {parts} parts, {calls} calls of a job"
         )?;
+        gpus.as_ref().map_or(Ok(()), |gpus| write!(f, "{gpus}"))?;
         strike.as_ref().map_or(Ok(()), |strike| write!(f, "; {strike}"))
     }
 }

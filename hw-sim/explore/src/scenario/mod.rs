@@ -4,6 +4,7 @@ mod collectives;
 mod experts;
 mod experts_verdict;
 mod grants;
+mod kernels;
 mod lanes;
 mod messages;
 mod options;
@@ -14,13 +15,10 @@ mod user_verdict;
 mod verdict;
 
 use hwsim_ptx::weak::{Drawn, Options as MemoryOptions, WeakMemory};
-use hwsim_ptx::{Kernel, Module};
 use ringdove_kernels::launch::CallArguments;
-use ringdove_kernels::ptx;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
 
 use crate::engine::{Engine, Manner, Route, device_engines};
 use crate::fault::Fault;
@@ -29,6 +27,7 @@ use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
 pub use experts::Shape;
+pub use kernels::Kernels;
 pub use messages::Shape as GroupShape;
 pub use options::{Change, Options};
 pub use plan_shape::Shape as PlanShape;
@@ -64,6 +63,8 @@ pub enum Scenario {
     Expiry,
     /// The claim word of a record is overwritten.
     Stray,
+    /// Slots of a ring are overwritten.
+    Garbage,
     /// Users' kernels put, signal and wait by themselves (`ringdove.cuh`).
     User,
     /// The same, and something goes wrong, as in one of the four before.
@@ -95,6 +96,10 @@ pub enum Scenario {
     /// The same; a process dies, is cut off, late or of another opinion, aborts, or a connection
     /// breaks, and those that are left form another job.
     MembersFaults,
+    /// As `Members`, with GPUs: communicators are laid out, run collectives, and are dropped.
+    Communicators,
+    /// The same, with what goes wrong in `MembersFaults`: kernels end with their jobs.
+    CommunicatorsFaults,
     /// One of these, drawn.
     Random,
 }
@@ -155,7 +160,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 25] = [
+    pub const ALL: [(&'static str, Self); 28] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -165,6 +170,7 @@ impl Scenario {
         ("abort", Self::Abort),
         ("expiry", Self::Expiry),
         ("stray", Self::Stray),
+        ("garbage", Self::Garbage),
         ("user", Self::User),
         ("user-faults", Self::UserFaults),
         ("experts", Self::Experts),
@@ -180,11 +186,13 @@ impl Scenario {
         ("device-faults", Self::DeviceFaults),
         ("members", Self::Members),
         ("members-faults", Self::MembersFaults),
+        ("communicators", Self::Communicators),
+        ("communicators-faults", Self::CommunicatorsFaults),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 23] = [
+    pub const DRAWN: [Self; 26] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -208,6 +216,9 @@ impl Scenario {
         Self::DeviceFaults,
         Self::Members,
         Self::MembersFaults,
+        Self::Communicators,
+        Self::CommunicatorsFaults,
+        Self::Garbage,
     ];
 
     /// Its name.
@@ -231,7 +242,10 @@ impl Scenario {
             Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
-            Self::Members | Self::MembersFaults => Some(Traffic::Members),
+            Self::Members
+            | Self::MembersFaults
+            | Self::Communicators
+            | Self::CommunicatorsFaults => Some(Traffic::Members),
             _ => None,
         }
     }
@@ -273,88 +287,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The kernels of a run.
-#[derive(Clone)]
-pub struct Kernels {
-    executor: Arc<Kernel>,
-    user: Arc<Kernel>,
-    experts: Entries,
-}
-
-/// Kernels by the names of their entries.
-type Entries = Arc<HashMap<&'static str, Arc<Kernel>>>;
-
-/// The entry of `test_calls.cu`.
-const USER_ENTRY: &str = "test_calls";
-
-impl Kernels {
-    /// Those that are committed.
-    ///
-    /// # Panics
-    ///
-    /// They cannot be loaded.
-    pub fn committed() -> Self {
-        static KERNELS: OnceLock<Kernels> = OnceLock::new();
-        let load = || Self {
-            executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
-            user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
-            experts: Arc::new(
-                entries(ptx::EXPERTS, ptx::EXPERTS_ENTRIES).expect("they are committed"),
-            ),
-        };
-        KERNELS.get_or_init(load).clone()
-    }
-
-    /// The same with a changed text in the place of one of them, whichever it has the entry of.
-    ///
-    /// # Errors
-    ///
-    /// The text is no PTX, or has none of the entries.
-    pub fn load(text: &str) -> Result<Self, String> {
-        let committed = Self::committed();
-        let has = |name: &str| text.contains(&format!(".entry {name}("));
-        if has(ptx::EXECUTOR_ENTRY) {
-            return Ok(Self { executor: entry(text, ptx::EXECUTOR_ENTRY)?, ..committed });
-        }
-        if has(USER_ENTRY) {
-            return Ok(Self { user: entry(text, USER_ENTRY)?, ..committed });
-        }
-        let of_experts: Vec<_> =
-            ptx::EXPERTS_ENTRIES.into_iter().filter(|name| has(name)).collect();
-        if !of_experts.is_empty() {
-            let mut all = (*committed.experts).clone();
-            all.extend(entries(text, of_experts)?);
-            return Ok(Self { experts: Arc::new(all), ..committed });
-        }
-        let names = [ptx::EXECUTOR_ENTRY, USER_ENTRY, ptx::EXPERTS_ENTRIES[0]].join(", ");
-        Err(format!("none of the entries {names}"))
-    }
-
-    fn executor(&self) -> &Arc<Kernel> {
-        &self.executor
-    }
-
-    /// A kernel of `experts.cu`.
-    fn of_experts(&self, name: &str) -> &Arc<Kernel> {
-        &self.experts[name]
-    }
-}
-
-fn entry(text: &str, name: &str) -> Result<Arc<Kernel>, String> {
-    let mut kernels = entries(text, [name])?;
-    Ok(kernels.remove(name).expect("it was asked for"))
-}
-
-fn entries<'n>(
-    text: &str,
-    names: impl IntoIterator<Item = &'n str>,
-) -> Result<HashMap<&'n str, Arc<Kernel>>, String> {
-    let module = Module::load(text).map_err(|error| error.to_string())?;
-    let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
-    let kernel = |name| linked.kernel(name).ok_or_else(|| format!("no kernel {name}"));
-    names.into_iter().map(|name| Ok((name, kernel(name)?))).collect()
-}
-
 /// One run.
 ///
 /// # Errors
@@ -383,12 +315,9 @@ fn perform(
     events_kept: usize,
 ) -> (Result<Stats, Box<Failure>>, World) {
     if options.traffic == Traffic::Members {
-        return perform_members(options);
+        return perform_members(kernels, options, events_kept);
     }
-    let drawn = Drawn::new(options.seed, options.plain_percent);
-    let memory_options =
-        MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
-    let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
+    let memory = memory_of(options, events_kept);
     let turns_max = match (options.scenario, options.traffic) {
         (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives | Traffic::Groups) => {
             TURNS_MAX_OF_MANY
@@ -441,16 +370,29 @@ fn devices(
     device_engines(memory, ranks, routes, (shape, manner, &faults)).map(VecDeque::from)
 }
 
-/// A run without GPUs: its world stays empty.
-fn perform_members(options: &Options) -> (Result<Stats, Box<Failure>>, World) {
-    let mut run = members::Run::new(&options.members, options.seed);
+fn memory_of(options: &Options, events_kept: usize) -> Rc<WeakMemory> {
+    let drawn = Drawn::new(options.seed, options.plain_percent);
+    let memory_options =
+        MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
+    Rc::new(WeakMemory::new(Box::new(drawn), memory_options))
+}
+
+/// A run of jobs. Without GPUs its world stays empty.
+fn perform_members(
+    kernels: &Kernels,
+    options: &Options,
+    events_kept: usize,
+) -> (Result<Stats, Box<Failure>>, World) {
+    let memory = memory_of(options, events_kept);
+    let with = (options.seed, options.host);
+    let gpus = options.members.gpus.as_ref();
+    let gpus = gpus.map(|shape| members::Gpus::new(shape, &memory, kernels.executor(), with));
+    let mut run = members::Run::new(&options.members, options.seed, gpus);
     let outcome = run.run().map_err(|reason| {
-        let (events, stats) = (run.last_events(), Stats::default());
+        let (events, stats) = (run.last_events(), run.stats());
         Box::new(Failure { options: options.clone(), reason, events, stats })
     });
-    let drawn = Drawn::new(options.seed, 0);
-    let memory = Rc::new(WeakMemory::new(Box::new(drawn), MemoryOptions::default()));
-    (outcome, World::new(&memory, options.seed))
+    (outcome, run.into_world().unwrap_or_else(|| World::new(&memory, options.seed)))
 }
 
 struct Setup<'a> {
@@ -563,7 +505,7 @@ impl<'a> Setup<'a> {
                 let rounds = (launch * calls..).take(calls as usize);
                 let arguments = rounds.map(|round| self.arguments(rank, round)).collect::<Vec<_>>();
                 let params = self.ranks[rank].launch(launch.into(), &plan, &arguments);
-                self.world.launch(rank as u32, &kernels.executor, (blocks, threads), params);
+                self.world.launch(rank as u32, kernels.executor(), (blocks, threads), params);
             }
         }
         Ok(())

@@ -232,8 +232,11 @@ impl Options {
             (options.launches, options.calls) = (random.u32(1..=3), 1);
         }
         if traffic == Traffic::Members {
-            let fails = scenario == Scenario::MembersFaults;
-            options.members = MembersShape::draw(&mut random, fails);
+            options.members = match scenario {
+                Scenario::Communicators => MembersShape::draw_with_gpus(&mut random, false),
+                Scenario::CommunicatorsFaults => MembersShape::draw_with_gpus(&mut random, true),
+                _ => MembersShape::draw(&mut random, scenario == Scenario::MembersFaults),
+            };
         }
         if matches!(scenario, Scenario::Device | Scenario::DeviceFaults) {
             options.device = Some(DeviceShape::draw(&mut random));
@@ -287,6 +290,7 @@ impl Options {
             Scenario::Abort => options.abort(&mut random),
             Scenario::Expiry => options.expire(&mut random),
             Scenario::Stray => options.stray(&mut random),
+            Scenario::Garbage => options.garble(&mut random),
             Scenario::Clock => options.leap(&mut random),
             _ => {}
         }
@@ -525,6 +529,16 @@ impl Options {
             let rank = random.u32(0..ranks);
             self.timeout_ns = 1 << random.u32(4..=7);
             self.faults.push(Fault::Killed { rank, turn: strike(random) });
+        }
+    }
+
+    /// Slots of a ring are overwritten, with what no engine takes for a descriptor. What was rung
+    /// there may be lost, so waits have to end.
+    fn garble(&mut self, random: &mut fastrand::Rng) {
+        self.timeout_ns = 1 << random.u32(4..=7);
+        for _ in 0..random.u32(1..=3) {
+            let rank = random.u32(0..2);
+            self.faults.push(Fault::RingGarbage { rank, turn: strike(random) });
         }
     }
 

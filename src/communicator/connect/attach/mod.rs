@@ -7,9 +7,10 @@ mod engine;
 mod proxy;
 
 pub(in crate::communicator) use engine::RankEngine;
-pub(super) use proxy::InterNodeLanes;
+pub(super) use proxy::{InterNodeLanes, LaneMemory, register};
 
 use super::description::PortDescription;
+use super::peer::Peer;
 use super::reach::Reached;
 use crate::communicator::state::{Geometry, PortAddresses, PortPlace, ProcessState, RankState};
 use crate::engine::device::ChannelAddress;
@@ -31,12 +32,20 @@ impl Others {
     /// reach them, if `place` is a port of one.
     pub fn stored(&self, geometry: &Geometry, place: &PortPlace) -> Option<PortAddresses> {
         let Self::Addressed((peers, _), _) = self else { return None };
-        let stores = matches!(place.end.lane.kind, LaneKind::LowLatency | LaneKind::Stores);
-        let there = &peers[place.peer().index()];
-        let is_reached = !place.is_inter_node && !there.is_through_host();
-        (geometry.stores && stores && is_reached)
-            .then(|| there.port(&PortDescription::of(place, &there.layout).there))
+        stored_at(geometry, place, &peers[place.peer().index()])
     }
+}
+
+/// The same, where `there` is the rank at the other end.
+pub(super) fn stored_at(
+    geometry: &Geometry,
+    place: &PortPlace,
+    there: &Peer,
+) -> Option<PortAddresses> {
+    let stores = matches!(place.end.lane.kind, LaneKind::LowLatency | LaneKind::Stores);
+    let is_reached = !place.is_inter_node && !there.is_through_host();
+    (geometry.stores && stores && is_reached)
+        .then(|| there.port(&PortDescription::of(place, &there.layout).there))
 }
 
 /// Gives a rank to its engine, with all lanes to its peers and static routes.

@@ -3,10 +3,14 @@
 
 use super::engine::RankEngine;
 use crate::communicator::connect::description::{PortDescription, RouteDescription};
+use crate::communicator::connect::peer::Peer;
 use crate::communicator::connect::reach::Reached;
-use crate::communicator::state::{ProcessState, RankState};
+use crate::communicator::state::{
+    Endpoint, Layout, PortPlace, ProcessState, RankMemory, RankState,
+};
 use crate::engine::{
-    AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route, Watch,
+    AttachmentHandle, AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route,
+    Watch,
 };
 use crate::error::{Error, Result};
 use crate::id::{LaneId, RouteId};
@@ -76,8 +80,58 @@ pub(super) fn attach(
         watch: Some(Watch::new(state.rank, state.memory.record()?)?),
         launches_ended: Some(state.memory.launches_ended()?),
     })?;
-    let (own, memory) = (state.memory.endpoint(), &state.memory);
-    for place in memory.layout.ports() {
+    register(attached.handle(), &state.memory, &peers, &by_adapter)?;
+    attached.handle().wait_applied(settings.bootstrap_timeout)?;
+    let watch = Watch::new(state.rank, state.memory.record()?)?;
+    let peers = Arc::new(peers);
+    Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
+}
+
+/// The memory of a rank, as its lanes and routes begin there.
+pub(in crate::communicator::connect) trait LaneMemory {
+    /// Where everything lies in it.
+    fn layout(&self) -> &Layout;
+    /// Where it lies.
+    fn endpoint(&self) -> Endpoint;
+    /// What the engine may read for the puts of a port.
+    fn source(&self, place: &PortPlace) -> RegionDescriptor;
+    /// What it may read of host memory that ranks of the node share.
+    fn shared_source(&self, for_adapter: bool) -> Option<RegionDescriptor>;
+    /// The route by which a port sends on what has arrived there.
+    fn shared_route(&self, number: u32) -> u32;
+}
+
+impl LaneMemory for RankMemory {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        self.endpoint()
+    }
+
+    fn source(&self, place: &PortPlace) -> RegionDescriptor {
+        self.source(place)
+    }
+
+    fn shared_source(&self, for_adapter: bool) -> Option<RegionDescriptor> {
+        self.shared_source(for_adapter)
+    }
+
+    fn shared_route(&self, number: u32) -> u32 {
+        self.shared_route(number)
+    }
+}
+
+/// Tells a proxy of all lanes of a rank to these peers, and of its static routes.
+pub(in crate::communicator::connect) fn register(
+    handle: &AttachmentHandle,
+    memory: &impl LaneMemory,
+    peers: &[Peer],
+    by_adapter: &BTreeSet<LaneId>,
+) -> Result<()> {
+    let own = memory.endpoint();
+    for place in memory.layout().ports() {
         if place.end.lane.kind == LaneKind::Stores {
             continue;
         }
@@ -86,19 +140,18 @@ pub(super) fn attach(
         let (lane, addresses) = (LaneId(number), there.port(&port.there));
         let arrival = port.raises.then_some(addresses.signal);
         let completion = port.completion.map(|offset| own.signals + offset);
-        attached.handle().add_lane(lane, Lane { peer: port.peer, arrival, completion })?;
+        handle.add_lane(lane, Lane { peer: port.peer, arrival, completion })?;
         let Some(RouteDescription { carries_data, bytes, offset }) = port.route else { continue };
         let add_route = |number, source, base| {
             let destination = RegionDescriptor { base, length_bytes: bytes };
-            let route = Route { lane, source, destination, pull: false };
-            attached.handle().add_route(RouteId(number), route)
+            handle.add_route(RouteId(number), Route { lane, source, destination, pull: false })
         };
         let sends = place.end.side == Side::Send;
         // Where messages go through host memory, nothing is granted: see `ProcessState::limits`.
         if !carries_data || (!sends && there.is_through_host()) {
             let none = RegionDescriptor::default();
             let route = Route { lane, source: none, destination: none, pull: false };
-            attached.handle().add_route(RouteId(number), route)?;
+            handle.add_route(RouteId(number), route)?;
             continue;
         }
         if !sends {
@@ -111,10 +164,7 @@ pub(super) fn attach(
             add_route(memory.shared_route(number), source, addresses.slots)?;
         }
     }
-    attached.handle().wait_applied(settings.bootstrap_timeout)?;
-    let watch = Watch::new(state.rank, state.memory.record()?)?;
-    let peers = Arc::new(peers);
-    Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
+    Ok(())
 }
 
 /// With a trace file, if that is set.

@@ -1,0 +1,102 @@
+//! What goes wrong in a run of members, and what those that are left do then.
+
+use ringdove::id::Rank;
+use std::time::Duration;
+
+use super::shape::Strike;
+use super::wires::Port;
+use super::{Job, Node, Run};
+
+impl Run<'_> {
+    /// Does what the fault does, when its time has come.
+    pub(super) fn strike(&mut self) {
+        let is_due = |strike: &Strike| match (strike.at(), self.strike_turn()) {
+            (None, _) => true,
+            (Some(_), Some((turn, now))) => turn <= now,
+            (Some(at), None) => at <= self.wires.elapsed,
+        };
+        let Some(strike) = self.strike.filter(is_due) else { return };
+        self.strike = None;
+        self.note(format!("{strike}"));
+        match strike {
+            Strike::Dies { rank, .. } => {
+                let process = rank as usize;
+                for number in self.nodes_of(process) {
+                    self.wires.kill(number);
+                    self.nodes.remove(&number);
+                }
+                let it = &mut self.processes[process];
+                it.acts.clear();
+                (it.is_dead, it.is_waiting) = (true, false);
+                self.gpus.iter_mut().for_each(|gpus| gpus.kill(process));
+            }
+            Strike::CutOff { rank, .. } => {
+                for number in self.nodes_of(rank as usize) {
+                    self.wires.cut_off(number);
+                }
+            }
+            Strike::Reset { rank, .. } => {
+                for number in self.nodes_of(rank as usize) {
+                    let connections = self.wires.connections_of(number);
+                    if !connections.is_empty() {
+                        let chosen = connections[self.random.usize(..connections.len())];
+                        return self.wires.reset(chosen);
+                    }
+                }
+            }
+            Strike::Aborts { rank, .. } => {
+                let Some(number) = self.rank_node(rank as usize, Job::World) else { return };
+                let node = self.nodes.get_mut(&number).expect("it was found");
+                node.is_touched = true;
+                let mut port = Port { wires: &mut self.wires, node: number };
+                if !node.staged.is_finished() {
+                    node.staged.abort(&mut port, Rank(rank), "explored");
+                }
+            }
+            Strike::Late { .. } | Strike::Disagrees { .. } => {}
+        }
+    }
+
+    /// The turn of GPUs at which that is to happen, if it is one, and the turn that it is.
+    pub(super) fn strike_turn(&self) -> Option<(u64, u64)> {
+        let turn = self.shape.gpus.as_ref()?.strikes_at?;
+        Some((turn, self.gpus.as_ref()?.world.stats().turns))
+    }
+
+    /// Have all processes done, or given up, what they had to do, and all nodes ended?
+    pub(super) fn is_over(&self) -> bool {
+        // A root to which nobody has come serves until its process ends.
+        let is_over = |it: &Node| it.is_root && it.staged.deadline().is_none();
+        self.processes.iter().all(|it| it.acts.is_empty()) && self.nodes.values().all(is_over)
+    }
+
+    /// Has those that are left form another job, where the fault ended all that they had. False if
+    /// there is nothing of the kind to do.
+    pub(super) fn recover(&mut self) -> bool {
+        let left: Vec<_> = (0..self.processes.len()).filter(|it| self.is_left(*it)).collect();
+        let have_failed = left.iter().all(|it| !self.processes[*it].failures.is_empty());
+        if std::mem::replace(&mut self.has_recovered, true) || !have_failed || left.is_empty() {
+            return false;
+        }
+        self.note(format!("{left:?} form another job"));
+        for process in &left {
+            let pause = Duration::from_millis(self.random.u64(..1000));
+            let mut acts = self.acts(Job::Rest, 0..1);
+            acts.extend(self.end_of(Job::Rest));
+            let it = &mut self.processes[*process];
+            it.acts = acts.into();
+            it.idle_until = self.wires.elapsed + pause;
+        }
+        self.members.insert(Job::Rest, left);
+        true
+    }
+
+    /// Is this process neither dead nor cut off?
+    pub(super) fn is_left(&self, process: usize) -> bool {
+        let is_cut_off = match self.shape.strike {
+            Some(Strike::CutOff { rank, .. }) => rank as usize == process,
+            _ => false,
+        };
+        !self.processes[process].is_dead && !is_cut_off
+    }
+}

@@ -1,0 +1,108 @@
+//! What must have come of a run of members.
+
+use ringdove::error::{BootstrapError, Error};
+
+use super::shape::Strike;
+use super::{Job, Process, Run};
+
+impl Run<'_> {
+    /// Nothing fails without a fault, those that are left succeed, and errors tell of the fault.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (process, it) in self.processes.iter().enumerate().filter(|(at, _)| self.is_left(*at)) {
+            for (job, error) in &it.failures {
+                let Some(strike) = self.shape.strike.filter(|_| *job != Job::Rest) else {
+                    return Err(format!("process {process}: {job:?} failed: {error}"));
+                };
+                // Whoever comes too late finds that the others have gone.
+                let is_late = strike == Strike::Late { rank: process as u32 };
+                if !is_late && !self.tells(strike, *job, error) {
+                    return Err(format!("process {process}: {job:?}: not of {strike}: {error}"));
+                }
+            }
+        }
+        if let Some(gpus) = &self.gpus {
+            gpus.check(|process| self.is_left(process))?;
+        }
+        self.check_disagreement()
+    }
+
+    /// A disagreement reaches everybody.
+    fn check_disagreement(&self) -> Result<(), String> {
+        let Some(Strike::Disagrees { .. }) = self.shape.strike else { return Ok(()) };
+        let knows = |it: &Process| {
+            it.failures.iter().any(|(_, error)| matches!(error, Error::Disagreement { .. }))
+        };
+        match self.processes.iter().position(|it| !knows(it)) {
+            None => Ok(()),
+            Some(process) => Err(format!(
+                "process {process} does not learn of the disagreement: {:?}",
+                self.processes[process].failures
+            )),
+        }
+    }
+
+    /// Does an error tell of a fault?
+    fn tells(&self, strike: Strike, job: Job, error: &Error) -> bool {
+        let number = |rank: u32| self.members[&job].iter().position(|it| *it == rank as usize);
+        let fault = match error {
+            Error::Disagreement { what, .. } => {
+                return matches!(strike, Strike::Disagrees { .. }) && what == "a term";
+            }
+            Error::Aborted { .. } => return matches!(strike, Strike::Aborts { .. }),
+            Error::Bootstrap(fault) => &**fault,
+            _ => return false,
+        };
+        // Whoever has failed leaves its other jobs, in which others still call, and does not come
+        // to its part any more.
+        let is_consequence = match fault {
+            BootstrapError::Left { .. } => self.shape.parts > 0,
+            BootstrapError::Missing { .. }
+            | BootstrapError::Unreachable { .. }
+            | BootstrapError::RootLost { .. } => matches!(job, Job::Part(_)),
+            _ => false,
+        };
+        // What ended a rank before it had joined, the others cannot know.
+        let misses = |rank: u32| match fault {
+            BootstrapError::Missing { missing, .. } => {
+                missing.iter().any(|it| Some(it.0 as usize) == number(rank))
+            }
+            _ => false,
+        };
+        match strike {
+            Strike::Dies { rank, .. } | Strike::CutOff { rank, .. } => {
+                let place = number(rank);
+                let was_root = place == Some(0);
+                match fault {
+                    BootstrapError::Lost { rank, .. } => Some(rank.0 as usize) == place,
+                    BootstrapError::Missing { .. } => {
+                        misses(rank) || is_consequence || strike.is_cut_off()
+                    }
+                    BootstrapError::RootLost { .. } => {
+                        was_root || is_consequence || strike.is_cut_off()
+                    }
+                    BootstrapError::Unreachable { .. } => true,
+                    _ => is_consequence,
+                }
+            }
+            Strike::Reset { rank, .. } => match fault {
+                BootstrapError::Lost { .. } | BootstrapError::RootLost { .. } => true,
+                // The root's connection to anybody may be the one.
+                BootstrapError::Missing { .. } => {
+                    misses(rank) || is_consequence || number(rank) == Some(0)
+                }
+                _ => is_consequence,
+            },
+            Strike::Late { rank } => match fault {
+                BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. } => true,
+                _ => is_consequence || misses(rank),
+            },
+            Strike::Aborts { rank, .. } => is_consequence || misses(rank),
+            Strike::Disagrees { .. } => {
+                matches!(
+                    fault,
+                    BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. }
+                )
+            }
+        }
+    }
+}
