@@ -4,6 +4,7 @@ mod access;
 mod calls;
 mod kept;
 mod mailbox;
+mod messages;
 mod report;
 mod stamps;
 
@@ -19,6 +20,7 @@ use calls::calls;
 pub(super) use calls::is_for;
 use cudarc::driver::CudaStream;
 use mailbox::HostMailbox;
+use messages::Window;
 use ringdove_kernels::program::{
     MAILBOX_ITERATIONS, PARAMETERS, ProgramArguments, ProgramMode, TaskKind,
 };
@@ -84,7 +86,8 @@ pub struct Resident<'c> {
     stream: Arc<CudaStream>,
     copies: OwnStream,
     kernels: Option<Kernels<ProgramArguments>>,
-    memory: Option<DeviceMemory>,
+    memory: Option<Arc<DeviceMemory>>,
+    window: Option<Window>,
     stamps: Option<Rings>,
     mailbox: Option<HostMailbox>,
     phase: Phase,
@@ -121,8 +124,8 @@ impl<'c> Resident<'c> {
             return Err(Error::argument("program", format!("{expected} ranks"), seen));
         }
         let context = communicator.context();
-        let layout = Layout::of(&program);
-        let memory = DeviceMemory::zeroed(context, layout.bytes)?;
+        let layout = Layout::of(&program, verified.messages(), ranks);
+        let memory = Arc::new(DeviceMemory::zeroed(context, layout.bytes)?);
         let mailbox = HostMailbox::new(context, program.results as usize)?;
         let kernels = load(communicator, &program)?;
         let calls = calls(&program, &layout, memory.address(), ranks)?;
@@ -146,6 +149,7 @@ impl<'c> Resident<'c> {
         let threads = program.threads.max(prepared.threads).next_multiple_of(32);
         check_fit(&kernels, &prepared, (blocks, threads), options)?;
         memory.write(layout.image, &image)?;
+        let window = Window::register(communicator, verified.messages(), &memory, layout.window)?;
         Ok(Self {
             communicator,
             program,
@@ -157,6 +161,7 @@ impl<'c> Resident<'c> {
             copies: OwnStream::new(context)?,
             kernels: Some(kernels),
             memory: Some(memory),
+            window,
             stamps,
             mailbox: Some(mailbox),
             phase: Phase::Paused,
@@ -195,6 +200,7 @@ impl<'c> Resident<'c> {
     pub fn start(&mut self) -> Result<()> {
         self.in_phase("start", Phase::Paused)?;
         self.communicator.check()?;
+        self.open()?;
         if self.driven == Driven::Resident {
             self.mailbox().set_stop(false)?;
             self.launch(ProgramMode::Resident, self.granted, 0, self.shape.0)?;
@@ -313,7 +319,7 @@ impl<'c> Resident<'c> {
         }
         let Err(error) = self.communicator.check() else { return Ok(()) };
         let done = self.done()?;
-        let error = report::named(error, &self.program, done);
+        let error = report::named(error, &self.program, self.window.as_ref(), done);
         self.failed = Some(error.clone());
         Err(error)
     }
@@ -332,7 +338,7 @@ impl<'c> Resident<'c> {
     }
 
     fn memory(&self) -> &DeviceMemory {
-        self.memory.as_ref().expect("present until drop")
+        self.memory.as_deref().expect("present until drop")
     }
 
     fn mailbox(&self) -> &HostMailbox {
