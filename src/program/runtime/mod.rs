@@ -5,6 +5,7 @@ mod calls;
 mod kept;
 mod mailbox;
 mod messages;
+mod parameters;
 mod report;
 mod stamps;
 
@@ -21,6 +22,7 @@ pub(super) use calls::is_for;
 use cudarc::driver::CudaStream;
 use mailbox::HostMailbox;
 use messages::Window;
+use parameters::Bound;
 use ringdove_kernels::program::{
     MAILBOX_ITERATIONS, PARAMETERS, ProgramArguments, ProgramMode, TaskKind,
 };
@@ -92,6 +94,7 @@ pub struct Resident<'c> {
     mailbox: Option<HostMailbox>,
     phase: Phase,
     parameters: [f32; PARAMETERS],
+    bounds: Vec<Bound>,
     /// Iterations that were granted.
     granted: u64,
     /// Iterations whose results were taken out of the mailbox.
@@ -149,6 +152,7 @@ impl<'c> Resident<'c> {
         let threads = program.threads.max(prepared.threads).next_multiple_of(32);
         check_fit(&kernels, &prepared, (blocks, threads), options)?;
         memory.write(layout.image, &image)?;
+        let bounds = Bound::of(&program);
         let window = Window::register(communicator, verified.messages(), &memory, layout.window)?;
         Ok(Self {
             communicator,
@@ -166,6 +170,7 @@ impl<'c> Resident<'c> {
             mailbox: Some(mailbox),
             phase: Phase::Paused,
             parameters: [0.0; PARAMETERS],
+            bounds,
             granted: 0,
             taken: 0,
             results: VecDeque::new(),
@@ -223,11 +228,12 @@ impl<'c> Resident<'c> {
     /// waited for.
     ///
     /// # Errors
-    /// [`Error::Argument`] where it does not run, or for too many iterations; what ended the
-    /// communicator before.
+    /// [`Error::Argument`] where it does not run, for too many iterations, and for a parameter that
+    /// a task cannot use, such as a length beyond what there is; what ended the communicator before.
     pub fn run(&mut self, count: u64) -> Result<()> {
         self.in_phase("run", Phase::Running)?;
         self.check()?;
+        self.bounds.iter().try_for_each(|bound| bound.check(&self.parameters))?;
         self.take_results()?;
         let room = self.ahead_max() - (self.granted - self.taken);
         if count > room {
