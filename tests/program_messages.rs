@@ -110,8 +110,8 @@ fn what_races_across_ranks_is_refused() {
             assert!(kind == expected || kind == RefusalKind::Message, "{text}");
         }
     }
-    // As data that the host has written first, an inbox may be read before the first put: then it is
-    // the race itself that is found.
+    // As data that the host has written first, an inbox may be read before the first put: then it
+    // is the race itself that is found.
     let mut programs = planned(3, 1, Change::UsedTooEarly);
     programs.iter_mut().for_each(|one| one.tensors[2].origin = Origin::Host);
     let (kind, text) = refusal("a race", programs);

@@ -1,7 +1,7 @@
 // Messages between ranks as tasks: put, signal and wait. They go over lane 0 of the device handle
 // (ringdove.cuh), or, where this GPU's stores reach the peer, by stores and a word in its window
-// (rule R16 of src/ring/PROTOCOL.md). Tasks of one lane run one after the other: the planner's waits
-// see to that, and the verifier proves it.
+// (rule R16 of src/ring/PROTOCOL.md). Tasks of one lane run one after the other: the planner's
+// waits see to that, and the verifier proves it.
 #pragma once
 
 #include "copy.cuh"

@@ -229,7 +229,8 @@ impl<'c> Resident<'c> {
     ///
     /// # Errors
     /// [`Error::Argument`] where it does not run, for too many iterations, and for a parameter that
-    /// a task cannot use, such as a length beyond what there is; what ended the communicator before.
+    /// a task cannot use, such as a length beyond what there is; what ended the communicator
+    /// before.
     pub fn run(&mut self, count: u64) -> Result<()> {
         self.in_phase("run", Phase::Running)?;
         self.check()?;

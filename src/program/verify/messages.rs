@@ -1,9 +1,9 @@
-//! Messages between ranks: each is sent once and awaited once in every iteration, in one order; what
-//! a rank puts into another one's memory meets nobody there who still reads it, or reads it too
-//! early.
+//! Messages between ranks: each is sent once and awaited once in every iteration, in one order;
+//! what a rank puts into another one's memory meets nobody there who still reads it, or reads it
+//! too early.
 //!
 //! A put is under way from its beginning to the moment when its message is known: its own end says
-//! only that its source was read. Messages of one lane arrive in order, and nothing else is ordered.
+//! only that its source was read. Messages of one lane arrive in order; nothing else is ordered.
 
 use super::Rank;
 use super::clocks::{Clocks, Event};

@@ -120,8 +120,8 @@ pub(super) fn predict() -> Result<(String, String), Error> {
         writeln!(text, "{line}").expect("a String takes everything");
     };
     line(format_args!(
-        "# A token of a transformer with 8.03 billion parameters, f16, batch 1, 8 x A100: modelled, \
-         profile a100"
+        "# A token of a transformer with 8.03 billion parameters, f16, batch 1, 8 x A100: \
+         modelled, profile a100"
     ));
     line(format_args!(
         "# {:<22} {:>9} {:>9} {:>9} {:>11} {:>6} {:>10}",
@@ -143,15 +143,15 @@ pub(super) fn predict() -> Result<(String, String), Error> {
         line(format_args!("# {:<22}: {}", way.name, way.how));
     }
     line(format_args!(
-        "# Published             : ratios of 5.49, 4.65 and 3.33 ms on 8 x H800 (Triton-distributed)"
+        "# Published             : ratios of 5.49, 4.65 and 3.33 ms on 8 x H800 \
+         (Triton-distributed)"
     ));
     line(format_args!(
-        "# Assumed               : {} kernels in each layer; {GAP_US} us between kernels of a graph \
-         [published], {RAMP_US} us until a kernel's blocks are all at work and again until the last \
-         has ended; {TASK_US} us for a task's record, counters and barriers; weights at {:.0} % of \
-         the memory's rate whoever reads them; the cache of keys and values is short",
-        KERNELS / LAYERS,
-        90.0
+        "# Assumed               : {} kernels in each layer; {GAP_US} us between kernels of a \
+         graph (as others say), and {RAMP_US} us in which not all blocks of a kernel are at work; \
+         {TASK_US} us for a task's record, counters and barriers; weights at 90 % of the memory's \
+         rate whoever reads them; a short cache of keys and values",
+        KERNELS / LAYERS
     ));
     Ok((text, drawing(&ways)?))
 }

@@ -12,7 +12,7 @@ mod decode;
 mod training;
 
 use super::arguments::{Common, EngineName, OPS_MAX, Size};
-use super::{Scene, print, write};
+use super::{print, write};
 use crate::error::Error;
 use hwsim_timing::Engine;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(super) struct StepArguments {
-    /// bert-large: an all-reduce of 32 MiB beside a training step, on `ark`; decode-8b: a token of a
-    /// transformer with 8 billion parameters, on `dgx-a100`
+    /// bert-large: an all-reduce of 32 MiB beside a training step, on `ark`; decode-8b: a token of
+    /// a transformer with 8 billion parameters, on `dgx-a100`
     #[arg(long, value_enum)]
     what: Step,
     /// Draw the step to this file, as SVG

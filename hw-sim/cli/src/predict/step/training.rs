@@ -171,8 +171,8 @@ pub(super) fn predict() -> Result<(String, String), Error> {
         writeln!(text, "{line}").expect("a String takes everything");
     };
     line(format_args!(
-        "# All-reduce of 32M in transfers of 4M beside the backward pass of BERT-Large, 8 x V100 on \
-         PCIe 3.0: modelled, profile ark-v100"
+        "# All-reduce of 32M in transfers of 4M beside the backward pass of BERT-Large, 8 x V100 \
+         on PCIe 3.0: modelled, profile ark-v100"
     ));
     line(format_args!(
         "# {:>10} {:>11} {:>11} {:>11} {:>11} {:>7} {:>11} {:>11}",
