@@ -1,17 +1,19 @@
 //! The training of `examples/train.rs` as a resident program: one launch for all of its 100 steps,
 //! forwards, backwards, all-reduces and descent. The weights have the same bits as those of
-//! ordinary launches and calls.
+//! ordinary launches and calls. Then the same of one transformer block: as a resident program, and
+//! by launches of the program's tasks.
 //!
 //! `cargo run --release --example resident_train`, or on virtual hardware
 //! `hwsim run --machine pcie4 -- target/release/examples/resident_train`; on two nodes,
 //! `hwsim run --machine 'pcie4 x 2' --procs 2 -- target/release/examples/resident_train`. The graph
-//! is `ringdove::program::network`.
+//! of the network is `ringdove::program::network`.
 
 #[path = "train.rs"]
 #[allow(dead_code)] // Its figures and its own main.
 mod train;
 
 use ringdove::bootstrap::Launch;
+use ringdove::program::network::Transformer;
 use ringdove::program::{Driven, Options, Resident, TileSize, Verified, network, verify_same};
 use ringdove::{Communicator, Settings, device_count, open_device};
 use std::time::Instant;
@@ -88,6 +90,55 @@ fn prepare<'c>(communicator: &'c Communicator, program: &Verified) -> Result<Res
     Ok(resident)
 }
 
+/// One transformer block on a rank, with tokens of its own.
+fn prepare_block<'c>(communicator: &'c Communicator, driven: Driven) -> Result<Resident<'c>> {
+    let sizes = Transformer { tokens: 16, model: 32, heads: 2, hidden: 64, ranks: RANKS };
+    let program = sizes.step(TileSize { rows: 16, columns: 32 })?.plan(BLOCKS, THREADS)?;
+    let stream = communicator.context().new_stream()?;
+    let options = Options { driven, ..Options::default() };
+    let mut one = Resident::prepare(communicator, &verify_same(program)?, options, &stream)?;
+    let write = |name: &str, count: u32, random: &mut fastrand::Rng| {
+        let values: Vec<f32> = (0..count).map(|_| (random.f32() - 0.5) * 0.8).collect();
+        one.write(name, &values)
+    };
+    let tokens = sizes.tokens;
+    let mut random = fastrand::Rng::with_seed(SEED + 1 + u64::from(communicator.rank()));
+    write("input", tokens * sizes.model, &mut random)?;
+    write("target", tokens * sizes.model, &mut random)?;
+    let mut random = fastrand::Rng::with_seed(SEED);
+    for name in network::PARAMETERS {
+        let (rows, columns) = sizes.shape(name).expect("one of the parameters");
+        write(name, rows * columns, &mut random)?;
+    }
+    // No token looks at those behind it.
+    let hidden = |at: u32| if at % tokens > at / tokens { -1e9 } else { 0.0 };
+    one.write("mask", &(0..tokens * tokens).map(hidden).collect::<Vec<_>>())?;
+    one.set_parameter(network::RATE, 0.05)?;
+    Ok(one)
+}
+
+/// Trains one transformer block; gives the time, and the bits of its parameters on the first rank
+/// here.
+fn train_block(communicators: &[Communicator], driven: Driven) -> Result<(String, Vec<u32>)> {
+    let all = communicators.iter().map(|one| prepare_block(one, driven));
+    let mut all = all.collect::<Result<Vec<_>>>()?;
+    all.iter_mut().try_for_each(Resident::start)?;
+    let clocks = Clocks::now();
+    // Launches wait in the driver's queue, which takes few; resident programs take all at once.
+    let each = if driven == Driven::Resident { STEPS } else { 2 };
+    for _ in 0..STEPS / each {
+        all.iter_mut().try_for_each(|one| one.run(each as u64))?;
+        all.iter_mut().try_for_each(Resident::wait)?;
+    }
+    let elapsed = clocks.elapsed();
+    all.iter_mut().try_for_each(Resident::stop)?;
+    let mut bits = Vec::new();
+    for name in network::PARAMETERS {
+        bits.extend(all[0].read(name)?.into_iter().map(f32::to_bits));
+    }
+    Ok((elapsed, bits))
+}
+
 fn main() -> Result<()> {
     let communicators = join()?;
     // Ordinary launches and calls, for comparison.
@@ -139,6 +190,14 @@ fn main() -> Result<()> {
         losses[STEPS - 1]
     );
     println!("the weights have the bits of ordinary launches");
+    println!("by launches: {by_launches}; resident: {resident}");
+
+    let (resident, bits) = train_block(&communicators, Driven::Resident)?;
+    let (by_launches, expected) = train_block(&communicators, Driven::Launches)?;
+    if bits != expected {
+        return Err("parameters of the transformer block differ from those of launches".into());
+    }
+    println!("a transformer block, {STEPS} steps in one launch: the bits of its tasks' launches");
     println!("by launches: {by_launches}; resident: {resident}");
     Ok(())
 }

@@ -7,7 +7,9 @@ use hardware::{
     World, hwsim, on_machine, on_machine_with, on_traced_machine, run_bounded, settings, tool,
     try_join_with,
 };
-use ringdove::program::{Driven, Options, Resident, TileSize, Verified, network, verify_same};
+use ringdove::program::{
+    Driven, Graph, Options, Origin, Resident, TileSize, Verified, network, verify_same,
+};
 use ringdove::{Communicator, Error, Settings};
 use std::time::{Duration, Instant};
 
@@ -154,6 +156,41 @@ fn calls_out_of_place_are_refused() {
     });
 }
 
+/// If this fails, a length that is none reaches the GPU, where a task takes another one for it.
+#[test]
+fn a_length_beyond_its_bound_is_refused_with_the_task() {
+    on_machine("one-gpu", || {
+        let world = World::with(1, &settings());
+        let mut graph = Graph::new(TileSize::default());
+        let mut tensor = |name: &str, rows, origin| graph.tensor(name, rows, 4, origin).unwrap();
+        let [query, keys] = [("query", 1), ("keys", 6)].map(|(n, r)| tensor(n, r, Origin::Host));
+        let out = tensor("out", 1, Origin::Tasks);
+        graph.attention("look back", out, [query, keys, keys], 1.0, Some(3)).unwrap();
+        let program = verify_same(graph.plan(1, 32).unwrap()).unwrap();
+        let (communicator, stream) = world.ranks().next().unwrap();
+        for driven in [Driven::Resident, Driven::Launches] {
+            let options = Options { driven, ..Options::default() };
+            let mut one = Resident::prepare(communicator, &program, options, stream).unwrap();
+            one.write("keys", &[1.0; 24]).unwrap();
+            one.start().unwrap();
+            for length in [0.0, 7.0, -1.0, 2.5, f32::NAN, f32::INFINITY] {
+                one.set_parameter(3, length).unwrap();
+                let error = one.run(1).unwrap_err();
+                assert!(matches!(error, Error::Argument { .. }), "{error}");
+                assert!(error.to_string().contains("'look back'"), "{error}");
+                assert!(error.to_string().contains("1 to 6"), "{error}");
+            }
+            for length in [1.0, 6.0] {
+                one.set_parameter(3, length).unwrap();
+                one.run(1).unwrap();
+            }
+            one.stop().unwrap();
+            assert_eq!((one.done().unwrap(), one.read("out").unwrap()), (2, vec![1.0; 4]));
+        }
+        world.finish();
+    });
+}
+
 /// If this fails, a rank that does not take part hangs the others, or they do not say where.
 #[test]
 fn a_rank_that_stays_away_ends_the_others_with_names() {
@@ -275,6 +312,8 @@ fn the_examples_are_right() {
         let (status, output) = run_bounded(command);
         assert!(status.success(), "{example} on {machine:?}: {status}\n{output}");
         assert!(output.contains(line), "{example} on {machine:?}: {output}");
+        let block = "a transformer block, 100 steps in one launch";
+        assert!(example != "resident_train" || output.contains(block), "{machine:?}: {output}");
     }
 }
 

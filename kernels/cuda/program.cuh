@@ -18,6 +18,7 @@
 #include "task.cuh"
 #include "task_attention.cuh"
 #include "task_matrix.cuh"
+#include "task_message.cuh"
 #include "task_rows.cuh"
 #include "task_tensor.cuh"
 
@@ -146,7 +147,7 @@ private:
         if (any_failed()) {
             return false;
         }
-        run_task(iteration);
+        run_task(number, iteration);
         if (any_failed()) {
             return false;
         }
@@ -177,7 +178,7 @@ private:
     }
 
     // All threads.
-    RINGDOVE_INLINE void run_task(u64 iteration) {
+    RINGDOVE_INLINE void run_task(u32 number, u64 iteration) {
         const u64 program_state = own.header.state;
         const u32 place = u32(iteration) % STATE_ITERATIONS;
         const TaskContext context = {
@@ -219,6 +220,10 @@ private:
                 return run_keep(context, iteration);
             case TaskKind::User:
                 return run_user(context, iteration);
+            case TaskKind::Put:
+            case TaskKind::Signal:
+            case TaskKind::Wait:
+                return run_message(number, iteration);
             default:
                 refuse(PlanFault::OpCode, u64(TaskKind::Collective), own.task.kind);
         }
@@ -232,6 +237,22 @@ private:
             load_ports()) {
             run_program();
         }
+    }
+
+    // All threads: what has to do with other ranks.
+    RINGDOVE_INLINE void run_message(u32 number, u64 iteration) {
+        const TaskKind kind = TaskKind(own.task.kind);
+        Message message(own.header, own.task, iteration, state.sequence);
+        bool is_fine = true;
+        if (kind == TaskKind::Put) {
+            is_fine = message.put();
+        } else if (is_leader) {
+            is_fine = kind == TaskKind::Signal
+                          ? message.signal()
+                          : message.wait(state.communicator,
+                                         counter_site(number, NO_COUNTER, iteration));
+        }
+        failed = is_fine ? failed : STOPPED;
     }
 
     // All threads: what the user's function does.

@@ -33,6 +33,9 @@ enum class TaskKind : u32 {
     Collective = 13,
     User = 14,
     Keep = 15,
+    Put = 16,
+    Signal = 17,
+    Wait = 18,
 };
 
 enum class Instruction : u32 {
@@ -125,6 +128,8 @@ struct ProgramHeader {
     u64 stamps;
     u32 stamp_capacity;
     u32 reserved;
+    u64 handle;
+    u64 words;
 };
 
 struct ProgramStamp {

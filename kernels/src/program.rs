@@ -84,6 +84,15 @@ pub enum TaskKind {
     /// After every `inner` iterations, copies operand 1 to operand 0, of which there are `option`
     /// places, taken in turn; the address of operand 2 is the distance from one to the next.
     Keep = 15,
+    /// Copies operand 1, `rows` whole rows, to rank `option`, where it lies as operand 0 does in
+    /// this rank's memory, and then sends that rank a message: it is the one with the number
+    /// `value` of the `inner` that this rank sends it in each iteration.
+    Put = 16,
+    /// Sends rank `option` a message alone. `inner` and `value` are as for [`Put`](Self::Put).
+    Signal = 17,
+    /// Waits for a message of rank `option`: that with the number `value` of the `inner` that it
+    /// sends in each iteration.
+    Wait = 18,
 }
 
 /// An instruction of an expression: this code, and above it (from bit 32) a number.
@@ -263,6 +272,12 @@ pub struct ProgramHeader {
     pub stamp_capacity: u32,
     /// Zero.
     pub reserved: u32,
+    /// Of the [`DeviceHandle`](crate::user::DeviceHandle), whose window 0 is the memory of tensors
+    /// and, behind them, the words of messages; 0 where no task has to do with other ranks.
+    pub handle: u64,
+    /// Offset in window 0 of the words of messages (`u64`, zero before the first launch), by the
+    /// rank that sends them: how many have come. They serve the ranks that this one's stores reach.
+    pub words: u64,
 }
 
 /// When a block ran a task, by the clock that all blocks of a GPU share. A block's step `s` of

@@ -416,7 +416,10 @@ fn program(text: &mut String) {
         Report,
         Collective,
         User,
-        Keep
+        Keep,
+        Put,
+        Signal,
+        Wait
     );
     codes!(
         text,
@@ -485,7 +488,9 @@ fn program(text: &mut String) {
         mailbox,
         stamps,
         stamp_capacity,
-        reserved
+        reserved,
+        handle,
+        words
     );
     layout!(text, ProgramStamp, task, reserved, iteration, came_ns, began_ns, ended_ns);
     layout!(text, ProgramState, released, stop_at, ended, parameters);

@@ -41,6 +41,8 @@ pub struct StuckTask {
     pub raiser: Option<TaskName>,
     /// How many raise it.
     pub raisers: u32,
+    /// Where it waited for a message: the rank and the task that send it. There is no counter then.
+    pub sender: Option<Box<(Rank, TaskName)>>,
     /// Iterations that had been done.
     pub done: u64,
 }
@@ -52,11 +54,14 @@ impl fmt::Display for StuckTask {
             Some(task) => write!(f, "{rank}, block {block}: {task}"),
             None => write!(f, "{rank}, block {block}: the end of an iteration"),
         }?;
-        write!(
-            f,
-            " waited in vain for counter {counter} in iteration {iteration}: expected {expected}, \
-             seen {seen}"
-        )?;
+        match self.sender {
+            Some(_) => write!(f, " waited in vain for a message"),
+            None => write!(f, " waited in vain for counter {counter}"),
+        }?;
+        write!(f, " in iteration {iteration}: expected {expected}, seen {seen}")?;
+        if let Some((sender, task)) = self.sender.as_deref() {
+            return write!(f, "; {task} of {sender} sends it. {done} iterations were done before");
+        }
         match &self.raiser {
             Some(first) => write!(f, "; {} tasks from {first} on raise it", self.raisers)?,
             None => write!(f, "; all blocks raise it")?,

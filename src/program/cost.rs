@@ -5,7 +5,7 @@
 
 use super::memory::Memory;
 use super::plan::Program;
-use super::task::{Operator, Task, accesses, uses_tensor_cores};
+use super::task::{Operator, Task, accesses, is_message, uses_tensor_cores};
 use super::tensor::Tensor;
 use ringdove_kernels::program::TaskKind;
 use std::fmt::Write;
@@ -20,7 +20,9 @@ const TENSOR_OPERATIONS_PER_NS: u64 = 800;
 const BYTES_PER_NS: u64 = 15;
 /// Of a collective: the hops of a short plan.
 const COLLECTIVE_NS: u64 = 10_000;
-/// Bytes of a collective, each nanosecond.
+/// Of a message between ranks: a doorbell or a word, and its way.
+const MESSAGE_NS: u64 = 3_000;
+/// Bytes of a collective or a put, each nanosecond.
 const COLLECTIVE_BYTES_PER_NS: u64 = 10;
 
 /// The nominal time of a task.
@@ -28,6 +30,10 @@ pub fn task_ns(task: &Task, operator: &Operator, tensors: &[Tensor]) -> u64 {
     let bytes: u64 = accesses(task, operator)
         .map(|access| access.area.elements() * tensors[access.tensor.0 as usize].element.bytes())
         .sum();
+    if is_message(task.kind) {
+        let moved = if task.kind == TaskKind::Put { bytes / 2 } else { 0 };
+        return MESSAGE_NS + moved / COLLECTIVE_BYTES_PER_NS;
+    }
     if task.kind == TaskKind::Collective {
         return COLLECTIVE_NS + bytes / COLLECTIVE_BYTES_PER_NS;
     }

@@ -1,15 +1,17 @@
 //! From a verified program to the image that the kernel reads (`ringdove_kernels::program`).
 
 use super::memory::ALIGN;
-use super::plan::{Kept, Program};
+use super::plan::{Kept, Program, lanes};
 use super::task::{Task, uses_tensor_cores};
 use super::tensor::{Tensor, TensorId, View};
+use super::verify::Exchange;
 use bytemuck::bytes_of;
 use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::program::{
     MATRIX_TENSOR_CORES, NO_COUNTER, PROGRAM_MAGIC, ProgramBlock, ProgramHeader, ProgramState,
     ProgramTask, ProgramWait, TASK_ELEMENT_BITS, TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
 };
+use std::collections::HashMap;
 
 /// Where everything lies in the program's memory, by offsets.
 #[derive(Clone, Debug)]
@@ -24,14 +26,24 @@ pub(super) struct Layout {
     pub image: usize,
     /// Bytes in all.
     pub bytes: usize,
+    /// Of the words of messages, which all ranks have at one place, and of what is behind them:
+    /// other ranks reach what is before that. Where there are no messages, both are 0.
+    pub words: usize,
+    pub window: usize,
     counters: usize,
     tables: [usize; 6],
 }
 
 impl Layout {
-    /// The layout of a program with so many calls.
-    pub fn of(program: &Program) -> Self {
+    /// The layout of a program, on one of so many ranks.
+    pub fn of(program: &Program, messages: Option<&Exchange>, ranks: u32) -> Self {
         let mut end = program.memory.bytes as usize;
+        let (mut words, mut window) = (0, 0);
+        if let Some(exchange) = messages {
+            words = (exchange.bytes as usize).next_multiple_of(ALIGN as usize);
+            window = words + ranks as usize * size_of::<u64>();
+            end = window;
+        }
         let mut place = |bytes: usize| {
             let offset = end.next_multiple_of(ALIGN as usize);
             end = offset + bytes;
@@ -61,7 +73,7 @@ impl Layout {
             place(instructions * size_of::<u64>()),
             place(program.service.len() * size_of::<CallArguments>()),
         ];
-        Self { tensors, kept, state, image, bytes: end.max(1), counters, tables }
+        Self { tensors, kept, state, image, bytes: end.max(1), words, window, counters, tables }
     }
 
     /// Device address of a tensor, in memory that begins at `base`.
@@ -110,6 +122,9 @@ pub(super) fn encode(program: &Program, layout: &Layout, start: &Start<'_>) -> V
         stamps: start.stamps.0,
         stamp_capacity: start.stamps.1,
         reserved: 0,
+        // Known when all ranks have come so far.
+        handle: 0,
+        words: layout.words as u64,
     };
     let mut image = Image { bytes: vec![0; layout.bytes - layout.image], first: layout.image };
     image.put(layout.image, &header);
@@ -167,6 +182,7 @@ impl Image {
             }
         }
         let raises = raises(program, start.service_blocks);
+        let numbers = numbers(&program.tasks);
         let mut wait = 0u32;
         for (number, task) in program.tasks.iter().enumerate() {
             let operator = &program.operators[task.operator as usize];
@@ -178,6 +194,9 @@ impl Image {
             };
             if task.kind == TaskKind::Keep {
                 keep(&mut record, task, program, layout);
+            }
+            if let Some(&(number, count)) = numbers.get(&(number as u32)) {
+                (record.value, record.inner) = (number, count);
             }
             record.expression_length = operator.expression.len() as u32;
             if uses_tensor_cores(task, operator, &program.tensors) {
@@ -213,6 +232,17 @@ fn raises(program: &Program, service_blocks: u32) -> Vec<(u32, u32)> {
         }
     }
     raises
+}
+
+/// Of each task that sends or awaits a message: its number among those of its lane, and how many
+/// there are.
+fn numbers(tasks: &[Task]) -> HashMap<u32, (u32, u32)> {
+    let lanes = lanes(tasks).into_values();
+    let of = |lane: Vec<u32>| {
+        let count = lane.len() as u32;
+        (0u32..).zip(lane).map(move |(number, task)| (task, (number, count)))
+    };
+    lanes.flat_map(of).collect()
 }
 
 /// The types of a task's operands.

@@ -81,6 +81,8 @@ pub struct Refusal {
     pub task: TaskName,
     /// The other one, where there is one.
     pub other: Option<TaskName>,
+    /// The rank whose program has the other one.
+    pub other_rank: u32,
 }
 
 /// What a verifier finds.
@@ -117,6 +119,13 @@ pub enum RefusalKind {
     /// The task uses a tensor whose bytes another tensor needs at that time: the host's, or one
     /// that the other task has still to use.
     Shared,
+    /// The task exchanges messages with a rank whose program was not verified with its own.
+    Peer,
+    /// A message that is sent and not awaited, or awaited and not sent; or the two tasks mean
+    /// another place or shape; or a task names memory of a rank that it has no message for.
+    Message,
+    /// The task uses data that the other one, of another rank, may put there at that moment.
+    Put,
     /// The collective divides its rows among another number of ranks than there are, or than the
     /// other task does; or its root is none of them.
     RankCount,
@@ -124,8 +133,11 @@ pub enum RefusalKind {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, kind, task, other } = self;
-        let other = other.as_ref().map_or_else(|| "another".to_owned(), ToString::to_string);
+        let Self { rank, kind, task, other, other_rank } = self;
+        let mut other = other.as_ref().map_or_else(|| "another".to_owned(), ToString::to_string);
+        if rank != other_rank {
+            other = format!("{other} of rank {other_rank}");
+        }
         write!(f, "rank {rank}: {task} ")?;
         match kind {
             RefusalKind::Deadlock => write!(f, "and {other} wait for each other"),
@@ -151,6 +163,16 @@ impl fmt::Display for Refusal {
             RefusalKind::Memory => write!(f, "uses a tensor that lies outside of the memory"),
             RefusalKind::Shared => {
                 write!(f, "uses bytes of a tensor that {other} or the host has still to use")
+            }
+            RefusalKind::Peer => write!(
+                f,
+                "exchanges messages, and the programs of all ranks were not verified together"
+            ),
+            RefusalKind::Message => {
+                write!(f, "has no message of {other} that means the same to both")
+            }
+            RefusalKind::Put => {
+                write!(f, "uses what {other} may put there at the same time")
             }
             RefusalKind::RankCount => {
                 write!(f, "is for another number of ranks than there are, or than {other} is for")

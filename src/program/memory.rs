@@ -32,6 +32,8 @@ impl Memory {
         for (number, (tensor, lifetime)) in tensors.iter().zip(lifetimes).enumerate() {
             match lifetime {
                 Some(lifetime) => sharing.push((number, *lifetime)),
+                // It lies in another rank's memory, as that one's tensor `of`.
+                None if tensor.remote().is_some() => {}
                 None => {
                     memory.offsets[number] = memory.bytes;
                     memory.bytes += tensor.bytes().next_multiple_of(ALIGN);
@@ -56,12 +58,20 @@ impl Memory {
             memory.offsets[number] = at;
             memory.bytes = memory.bytes.max(at + bytes);
         }
+        for (number, tensor) in tensors.iter().enumerate() {
+            if let Origin::Remote { of: TensorId(of), .. } = tensor.origin {
+                memory.offsets[number] = memory.offsets[of as usize];
+            }
+        }
         memory
     }
 
-    /// The bytes of a tensor; `None` where it has no place in this memory.
+    /// The bytes of a tensor, none of another rank's; `None` where it has no place in this memory.
     pub(super) fn range(&self, tensors: &[Tensor], number: usize) -> Option<Range<u64>> {
         let (start, tensor) = (*self.offsets.get(number)?, tensors.get(number)?);
+        if tensor.remote().is_some() {
+            return Some(0..0);
+        }
         let end = start.checked_add(tensor.bytes())?;
         (start.is_multiple_of(ALIGN) && end <= self.bytes).then_some(start..end)
     }

@@ -38,6 +38,18 @@
 //! [`Graph::use_tensor_cores`] products of f16 give it up for tensor cores, which GPUs of sm_70 and
 //! newer have.
 //!
+//! # Messages
+//!
+//! Ranks may have graphs of their own, which [`verify`] sees together. [`Graph::put`] copies whole
+//! rows into a tensor of another rank ([`Graph::remote`]) and sends it a message;
+//! [`Graph::signal`] sends one alone, and [`Graph::wait`] waits for one. They take a user lane
+//! ([`Settings::user_lanes`](crate::Settings::user_lanes)): the blocks' own stores where the GPU
+//! reaches the peer, else the proxy, adapters or a device engine. The verifier proves that a put
+//! meets nobody who still reads, in this iteration or the next, and that nobody reads before the
+//! message; so the other rank says with a signal when it has done. The communicator keeps a
+//! program's memory until it is dropped then. Where GPUs do not reach each other's memory, neither
+//! by an adapter, such programs are refused.
+//!
 //! # Memory
 //!
 //! [`Graph::reuse_memory`] lets tensors that tasks write lie in the same bytes, one after the
@@ -76,8 +88,9 @@
 //!
 //! Without tensor cores one thread computes each value of a matrix product, from global memory:
 //! tiles in shared memory are *planned*, as are tensor cores for bf16, a backward pass of attention
-//! in one task, put, signal and wait as tasks, and zero copy from the program's memory. Times of
-//! [`explain`] are nominal.
+//! in one task (products and the softmax's make it), zero copy of collectives from the program's
+//! memory, and [`Driven::Launches`] as graphs of the driver. Times of [`explain`] are nominal, and
+//! those of messages know nothing of the other rank.
 
 mod cost;
 mod encode;

@@ -16,11 +16,11 @@ use super::error::ProgramError;
 use super::function::Function;
 use super::graph::Graph;
 use super::memory::{Memory, may_share};
-use super::task::{Access, Operator, Task, Wait, accesses, uses_tensor_cores};
+use super::task::{Access, Operator, Task, Wait, accesses, is_message, is_sent, uses_tensor_cores};
 use super::tensor::{Tensor, TensorId};
 use ringdove_kernels::op::THREADS_MAX;
 use ringdove_kernels::program::TaskKind;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// The most blocks of a program that compute.
 const BLOCKS_MAX: u32 = 1024;
@@ -154,9 +154,15 @@ impl Graph {
             .filter_map(|(number, task)| (task.kind == TaskKind::Collective).then_some(number))
             .collect();
         let users = users(&tensors, &operators, &tasks);
+        let apart = apart.map(|apart| [apart, opened(&tasks)].concat());
         let memory = memory(&tensors, &users, apart.as_deref());
         let mut conflicts = conflicts(&tensors, &users, &memory, operators.len());
         chain(&service, &tasks, &mut conflicts);
+        lanes(&tasks).values().for_each(|lane| chain(lane, &tasks, &mut conflicts));
+        for list in &mut conflicts {
+            list.sort_unstable();
+            list.dedup();
+        }
         let dependencies = reduced(&conflicts);
         for task in &mut tasks {
             task.raises = Some(task.operator);
@@ -334,10 +340,22 @@ fn chain(service: &[u32], tasks: &[Task], conflicts: &mut [Vec<u32>]) {
         conflicts[one as usize].push(other);
         conflicts[other as usize].push(one);
     }
-    for list in conflicts {
-        list.sort_unstable();
-        list.dedup();
+}
+
+/// Tasks that exchange messages with another rank, in their order: by that rank, and whether they
+/// send. As collectives do, they share a lane.
+pub(super) fn lanes(tasks: &[Task]) -> BTreeMap<(u32, bool), Vec<u32>> {
+    let mut lanes: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+    for (number, task) in (0..).zip(tasks).filter(|(_, task)| is_message(task.kind)) {
+        lanes.entry((task.option, is_sent(task.kind))).or_default().push(number);
     }
+    lanes
+}
+
+/// Tensors that other ranks put into. They write when they are told, so no other tensor is there.
+pub(super) fn opened(tasks: &[Task]) -> Vec<TensorId> {
+    let messages = tasks.iter().filter(|task| is_message(task.kind));
+    messages.filter_map(|task| task.operands[0].map(|view| view.tensor)).collect()
 }
 
 /// Gives each tile to the block that is free first.

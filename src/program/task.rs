@@ -7,6 +7,16 @@ use crate::communicator::Collective;
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::program::{TASK_OPERANDS, TaskKind};
 
+/// Does a task of this kind send or await a message? `option` is the other rank then.
+pub(super) fn is_message(kind: TaskKind) -> bool {
+    is_sent(kind) || kind == TaskKind::Wait
+}
+
+/// Does it send one?
+pub(super) fn is_sent(kind: TaskKind) -> bool {
+    matches!(kind, TaskKind::Put | TaskKind::Signal)
+}
+
 /// A tile of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
@@ -56,6 +66,9 @@ pub struct Access {
 fn written(kind: TaskKind) -> &'static [usize] {
     match kind {
         TaskKind::Elementwise | TaskKind::Report | TaskKind::User | TaskKind::Keep => &[],
+        // A rank that is told that it may write, and one that waits until another has written, do
+        // what the writing itself would do to those who use the data before and behind it.
+        TaskKind::Put | TaskKind::Signal | TaskKind::Wait => &[0],
         TaskKind::CrossEntropy => &[0, 3],
         TaskKind::Norm => &[0, 4],
         _ => &[0],
@@ -65,9 +78,13 @@ fn written(kind: TaskKind) -> &'static [usize] {
 /// Operands that they read, besides those that their expressions load.
 fn read(kind: TaskKind) -> &'static [usize] {
     match kind {
-        TaskKind::Elementwise | TaskKind::User => &[],
+        TaskKind::Elementwise | TaskKind::User | TaskKind::Signal | TaskKind::Wait => &[],
         TaskKind::Matrix => &[1, 2, 3],
-        TaskKind::Reduce | TaskKind::Softmax | TaskKind::Report | TaskKind::Keep => &[1],
+        TaskKind::Reduce
+        | TaskKind::Softmax
+        | TaskKind::Report
+        | TaskKind::Keep
+        | TaskKind::Put => &[1],
         TaskKind::SoftmaxBackward | TaskKind::CrossEntropy | TaskKind::Gather => &[1, 2],
         TaskKind::Norm | TaskKind::Attention => &[1, 2, 3],
         TaskKind::NormBackward => &[1, 2, 3, 4],

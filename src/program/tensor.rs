@@ -87,6 +87,14 @@ pub enum Origin {
     Host,
     /// A task writes it in each iteration, before any other reads it.
     Tasks,
+    /// It is the tensor `of` of another rank, whose memory is laid out like this one's:
+    /// [`Graph::remote`](super::Graph::remote).
+    Remote {
+        /// The rank that has it.
+        rank: u32,
+        /// The tensor with the same place and shape here.
+        of: TensorId,
+    },
 }
 
 /// A named array of rows, in the memory of the program.
@@ -113,6 +121,14 @@ impl Tensor {
     /// Bytes of all rows.
     pub fn bytes(&self) -> u64 {
         self.elements() * self.element.bytes()
+    }
+
+    /// The rank whose tensor it is, if that is another one.
+    pub fn remote(&self) -> Option<u32> {
+        match self.origin {
+            Origin::Remote { rank, .. } => Some(rank),
+            _ => None,
+        }
     }
 }
 
@@ -219,6 +235,14 @@ impl View {
     #[must_use]
     pub fn repeat_columns(self, columns: u32) -> Self {
         Self { repeated_columns: Some(columns), ..self }
+    }
+
+    /// Whole rows of a tensor with so many columns, as they lie in memory?
+    pub(super) fn is_contiguous(&self, columns: u32) -> bool {
+        self.area.columns == (0, columns)
+            && !self.transposed
+            && self.repeated_rows.is_none()
+            && self.repeated_columns.is_none()
     }
 
     /// Rows and columns, as the operator sees them.

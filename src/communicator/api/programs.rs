@@ -4,6 +4,8 @@ use super::collective::CollectiveSpec;
 use super::core::Communicator;
 use crate::communicator::call::{self, Call, ResidentCalls};
 use crate::error::Result;
+use crate::gpu::DeviceMemory;
+use crate::id::Registration;
 use crate::plan::Collective;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::{DataType, ReduceOp};
@@ -72,6 +74,22 @@ impl Communicator {
     /// Waits until all launches have ended; false after `limit`.
     pub(crate) fn wait_for_launches(&self, limit: Duration) -> bool {
         self.connected.launcher().wait(limit)
+    }
+
+    /// Registers the first bytes of a program's memory, which the communicator keeps from then on.
+    pub(crate) fn register_program(
+        &self,
+        memory: &Arc<DeviceMemory>,
+        bytes: u64,
+    ) -> Result<Registration> {
+        let registration = self.register_at(memory.address(), bytes)?;
+        self.connected.state.memory.registered().keep(memory.clone());
+        Ok(registration)
+    }
+
+    /// The device handle with one window; see [`Communicator::device_handle`].
+    pub(crate) fn open_window(&self, window: Registration) -> Result<DeviceMemory> {
+        call::device_handle(&self.connected, &[window])
     }
 
     /// Device address of the `DeviceCommunicator`.

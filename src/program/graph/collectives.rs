@@ -100,11 +100,7 @@ impl Graph {
         };
         for view in [out, from] {
             let tensor = self.of(name, &view)?;
-            let is_contiguous = view.area.columns == (0, tensor.columns)
-                && !view.transposed
-                && view.repeated_rows.is_none()
-                && view.repeated_columns.is_none();
-            if !is_contiguous {
+            if !view.is_contiguous(tensor.columns) {
                 return fault("a collective takes whole rows of a tensor");
             }
         }

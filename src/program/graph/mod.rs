@@ -3,6 +3,7 @@
 //! it.
 
 mod collectives;
+mod messages;
 mod tiles;
 mod user;
 

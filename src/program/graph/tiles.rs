@@ -5,7 +5,7 @@ use crate::communicator::Collective;
 use crate::program::error::ProgramError;
 use crate::program::expression::Expression;
 use crate::program::function::UserCall;
-use crate::program::task::{Operator, Task, accesses};
+use crate::program::task::{Operator, Task, accesses, is_message};
 use crate::program::tensor::{Element, Tensor, View};
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::program::{TASK_OPERANDS, TaskKind};
@@ -78,8 +78,12 @@ impl Graph {
                     whole.kind,
                     TaskKind::CrossEntropy | TaskKind::Gather | TaskKind::ScatterAdd
                 );
-            let takes_all =
-                matches!(whole.kind, TaskKind::User | TaskKind::Keep | TaskKind::Collective);
+            let takes_all = is_message(whole.kind)
+                || matches!(whole.kind, TaskKind::User | TaskKind::Keep | TaskKind::Collective);
+            if self.of(name, view)?.remote().is_some() && !(number == 0 && is_message(whole.kind)) {
+                let what = format!("operand {number} is another rank's, for put and wait alone");
+                return Err(ProgramError::View { operator: name.to_owned(), what });
+            }
             if !takes_all && (element == Element::U32) != are_numbers {
                 let what = format!("operand {number} has elements of another type");
                 return Err(ProgramError::View { operator: name.to_owned(), what });

@@ -68,6 +68,10 @@ impl Resident<'_> {
         let number =
             number.ok_or_else(|| Error::argument("tensor", "a name of the program's", name))?;
         let tensors = &self.program.tensors;
+        if let Some(rank) = tensors[number].remote() {
+            let expected = "a tensor of this rank";
+            return Err(Error::argument(name, expected, format!("one of rank {rank}")));
+        }
         if self.program.memory.is_shared(tensors, TensorId(number as u32)) {
             let expected = "a tensor that shares its bytes with no other (Graph::reuse_memory)";
             return Err(Error::argument(name, expected, "one that does"));

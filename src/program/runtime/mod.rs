@@ -4,6 +4,8 @@ mod access;
 mod calls;
 mod kept;
 mod mailbox;
+mod messages;
+mod parameters;
 mod report;
 mod stamps;
 
@@ -19,6 +21,8 @@ use calls::calls;
 pub(super) use calls::is_for;
 use cudarc::driver::CudaStream;
 use mailbox::HostMailbox;
+use messages::Window;
+use parameters::Bound;
 use ringdove_kernels::program::{
     MAILBOX_ITERATIONS, PARAMETERS, ProgramArguments, ProgramMode, TaskKind,
 };
@@ -84,11 +88,13 @@ pub struct Resident<'c> {
     stream: Arc<CudaStream>,
     copies: OwnStream,
     kernels: Option<Kernels<ProgramArguments>>,
-    memory: Option<DeviceMemory>,
+    memory: Option<Arc<DeviceMemory>>,
+    window: Option<Window>,
     stamps: Option<Rings>,
     mailbox: Option<HostMailbox>,
     phase: Phase,
     parameters: [f32; PARAMETERS],
+    bounds: Vec<Bound>,
     /// Iterations that were granted.
     granted: u64,
     /// Iterations whose results were taken out of the mailbox.
@@ -121,8 +127,8 @@ impl<'c> Resident<'c> {
             return Err(Error::argument("program", format!("{expected} ranks"), seen));
         }
         let context = communicator.context();
-        let layout = Layout::of(&program);
-        let memory = DeviceMemory::zeroed(context, layout.bytes)?;
+        let layout = Layout::of(&program, verified.messages(), ranks);
+        let memory = Arc::new(DeviceMemory::zeroed(context, layout.bytes)?);
         let mailbox = HostMailbox::new(context, program.results as usize)?;
         let kernels = load(communicator, &program)?;
         let calls = calls(&program, &layout, memory.address(), ranks)?;
@@ -146,6 +152,8 @@ impl<'c> Resident<'c> {
         let threads = program.threads.max(prepared.threads).next_multiple_of(32);
         check_fit(&kernels, &prepared, (blocks, threads), options)?;
         memory.write(layout.image, &image)?;
+        let bounds = Bound::of(&program);
+        let window = Window::register(communicator, verified.messages(), &memory, layout.window)?;
         Ok(Self {
             communicator,
             program,
@@ -157,10 +165,12 @@ impl<'c> Resident<'c> {
             copies: OwnStream::new(context)?,
             kernels: Some(kernels),
             memory: Some(memory),
+            window,
             stamps,
             mailbox: Some(mailbox),
             phase: Phase::Paused,
             parameters: [0.0; PARAMETERS],
+            bounds,
             granted: 0,
             taken: 0,
             results: VecDeque::new(),
@@ -195,6 +205,7 @@ impl<'c> Resident<'c> {
     pub fn start(&mut self) -> Result<()> {
         self.in_phase("start", Phase::Paused)?;
         self.communicator.check()?;
+        self.open()?;
         if self.driven == Driven::Resident {
             self.mailbox().set_stop(false)?;
             self.launch(ProgramMode::Resident, self.granted, 0, self.shape.0)?;
@@ -217,11 +228,13 @@ impl<'c> Resident<'c> {
     /// waited for.
     ///
     /// # Errors
-    /// [`Error::Argument`] where it does not run, or for too many iterations; what ended the
-    /// communicator before.
+    /// [`Error::Argument`] where it does not run, for too many iterations, and for a parameter that
+    /// a task cannot use, such as a length beyond what there is; what ended the communicator
+    /// before.
     pub fn run(&mut self, count: u64) -> Result<()> {
         self.in_phase("run", Phase::Running)?;
         self.check()?;
+        self.bounds.iter().try_for_each(|bound| bound.check(&self.parameters))?;
         self.take_results()?;
         let room = self.ahead_max() - (self.granted - self.taken);
         if count > room {
@@ -313,7 +326,7 @@ impl<'c> Resident<'c> {
         }
         let Err(error) = self.communicator.check() else { return Ok(()) };
         let done = self.done()?;
-        let error = report::named(error, &self.program, done);
+        let error = report::named(error, &self.program, self.window.as_ref(), done);
         self.failed = Some(error.clone());
         Err(error)
     }
@@ -332,7 +345,7 @@ impl<'c> Resident<'c> {
     }
 
     fn memory(&self) -> &DeviceMemory {
-        self.memory.as_ref().expect("present until drop")
+        self.memory.as_deref().expect("present until drop")
     }
 
     fn mailbox(&self) -> &HostMailbox {

@@ -15,10 +15,15 @@
 //! 5. **Memory**: where tensors lie in the same bytes, all that uses one of them has ended before
 //!    anything uses the next, also across iterations; and none of them is the host's.
 //!
+//! 6. **Messages**: each is sent and awaited once in every iteration. What is put into another
+//!    rank's memory comes when all that used the data there has ended, and is used there when its
+//!    message has come. For this the clocks of all ranks know of one another.
+//!
 //! A wait for a part of a counter orders nothing here: nobody knows which tasks raised it.
 
 mod clocks;
 mod memory;
+mod messages;
 mod order;
 mod structure;
 
@@ -26,6 +31,7 @@ use super::error::{ProgramError, Refusal, RefusalKind};
 use super::plan::Program;
 use crate::error::TaskName;
 use clocks::Clocks;
+use messages::Messages;
 
 /// A program that was verified, with those of all ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +40,29 @@ pub struct Verified {
     /// The ranks that it was verified for; `None`: any number that its all-to-alls and broadcasts
     /// allow, all with this program.
     rank_count: Option<u32>,
+    messages: Option<Exchange>,
+}
+
+/// What a rank that exchanges messages has to know of the others.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Exchange {
+    /// The rank whose program it is.
+    pub rank: u32,
+    /// Bytes of tensors, of the rank that has most.
+    pub bytes: u64,
+    /// The tasks that send the messages that tasks of this program wait for: by these, in their
+    /// order.
+    pub senders: Vec<(u32, TaskName)>,
 }
 
 impl Verified {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    pub(super) fn messages(&self) -> Option<&Exchange> {
+        self.messages.as_ref()
     }
 
     /// The number of ranks that it was verified for, if that matters.
@@ -53,22 +76,26 @@ impl Verified {
 /// # Errors
 /// [`ProgramError::Refused`] names the two tasks.
 pub fn verify(programs: Vec<Program>) -> Result<Vec<Verified>, ProgramError> {
-    let rank_count = check(&programs, Some(programs.len() as u32))?;
-    Ok(programs.into_iter().map(|program| Verified { program, rank_count }).collect())
+    let (rank_count, exchanges) = check(&programs, Some(programs.len() as u32))?;
+    let verified = |(program, messages)| Verified { program, rank_count, messages };
+    Ok(programs.into_iter().zip(exchanges).map(verified).collect())
 }
 
-/// Verifies a program that all ranks run alike.
+/// Verifies a program that all ranks run alike. It has no messages, which name other ranks.
 ///
 /// # Errors
 /// As [`verify`].
 pub fn verify_same(program: Program) -> Result<Verified, ProgramError> {
-    let rank_count = check(std::slice::from_ref(&program), None)?;
-    Ok(Verified { program, rank_count })
+    let (rank_count, _) = check(std::slice::from_ref(&program), None)?;
+    Ok(Verified { program, rank_count, messages: None })
 }
 
 /// Checks the programs of so many ranks; of any number where that is not known. Gives what is known
-/// of their number then.
-fn check(programs: &[Program], known: Option<u32>) -> Result<Option<u32>, ProgramError> {
+/// of their number then, and of the messages of each.
+fn check(
+    programs: &[Program],
+    known: Option<u32>,
+) -> Result<(Option<u32>, Vec<Option<Exchange>>), ProgramError> {
     let refused = |refusal: Box<Refusal>| ProgramError::Refused(refusal);
     let ranks: Vec<Rank<'_>> =
         (0..).zip(programs).map(|(rank, program)| Rank { rank, program }).collect();
@@ -78,11 +105,20 @@ fn check(programs: &[Program], known: Option<u32>) -> Result<Option<u32>, Progra
         rank_count = structure::rank_count(rank, rank_count).map_err(refused)?;
     }
     structure::check_calls(&ranks).map_err(refused)?;
-    let clocks = Clocks::play(&ranks).map_err(refused)?;
+    let messages = Messages::of(&ranks, known.is_some()).map_err(refused)?;
+    let clocks = Clocks::play(&ranks, &messages).map_err(refused)?;
     for (rank, clocks) in ranks.iter().zip(&clocks) {
         order::check(rank, clocks).map_err(refused)?;
     }
-    Ok(rank_count)
+    messages.check(&ranks, &clocks).map_err(refused)?;
+    let bytes = programs.iter().map(|program| program.memory.bytes).max().unwrap_or(0);
+    let exchange = |rank: &Rank<'_>| Exchange {
+        rank: rank.rank,
+        bytes,
+        senders: messages.senders(rank.rank, &ranks),
+    };
+    let exchanges = ranks.iter().map(|rank| (!messages.is_empty()).then(|| exchange(rank)));
+    Ok((rank_count, exchanges.collect()))
 }
 
 /// A rank's program, for messages.
@@ -104,7 +140,20 @@ impl Rank<'_> {
 
     fn refusal(&self, kind: RefusalKind, task: u32, other: Option<u32>) -> Box<Refusal> {
         let other = other.map(|other| self.name(other));
-        Box::new(Refusal { rank: self.rank, kind, task: self.name(task), other })
+        let (rank, task) = (self.rank, self.name(task));
+        Box::new(Refusal { rank, kind, task, other, other_rank: rank })
+    }
+
+    /// The same, where the other task is another rank's.
+    fn refusal_with(
+        &self,
+        kind: RefusalKind,
+        task: u32,
+        (rank, other): (&Rank<'_>, u32),
+    ) -> Box<Refusal> {
+        let refusal = *self.refusal(kind, task, None);
+        let (other, other_rank) = (Some(rank.name(other)), rank.rank);
+        Box::new(Refusal { other, other_rank, ..refusal })
     }
 }
 

@@ -6,13 +6,14 @@ use super::{Rank, memory};
 use crate::program::error::{Refusal, RefusalKind};
 use crate::program::task::{Access, accesses};
 use crate::program::tensor::{Area, Origin, TensorId};
+use ringdove_kernels::program::TaskKind;
 use std::collections::HashSet;
 
 /// A task's use of a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Use {
     pub task: u32,
-    area: Area,
+    pub area: Area,
     writes: bool,
 }
 
@@ -46,7 +47,8 @@ fn chain(rank: &Rank<'_>, clocks: &Clocks) -> Result<(), Box<Refusal>> {
     }
 }
 
-fn by_tensor(rank: &Rank<'_>) -> Vec<Vec<Use>> {
+/// Who uses each tensor.
+pub(super) fn by_tensor(rank: &Rank<'_>) -> Vec<Vec<Use>> {
     let program = rank.program;
     let mut all: Vec<Vec<Use>> = vec![Vec::new(); program.tensors.len()];
     for (task, record) in (0..).zip(&program.tasks) {
@@ -97,7 +99,10 @@ fn ordered(rank: &Rank<'_>, clocks: &Clocks, a: &Use, b: &Use) -> Result<(), Box
 /// Every read of a tensor without first values is covered by writes of tasks before it. Their order
 /// has been proved.
 fn written(rank: &Rank<'_>, uses: &[Use]) -> Result<(), Box<Refusal>> {
-    let mut writers: Vec<&Use> = uses.iter().filter(|one| one.writes).collect();
+    // A signal that opens a tensor to another rank writes nothing: the wait for that rank does.
+    let writes =
+        |one: &&Use| one.writes && rank.program.tasks[one.task as usize].kind != TaskKind::Signal;
+    let mut writers: Vec<&Use> = uses.iter().filter(writes).collect();
     writers.sort_by_key(|one| one.task);
     let mut readers: Vec<&Use> = uses.iter().filter(|one| !one.writes).collect();
     readers.sort_by_key(|one| one.task);

@@ -2,6 +2,7 @@
 
 use super::PredictError;
 use super::experts::ExpertsArguments;
+use super::step::StepArguments;
 use super::train::TrainArguments;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
@@ -26,6 +27,8 @@ pub(super) enum Operation {
     P2p(P2pArguments),
     /// Dispatch and combine of expert parallelism
     Experts(ExpertsArguments),
+    /// A step of computation with collectives, resident or driven otherwise
+    Step(StepArguments),
     /// Synchronous training of a network on many workers
     Train(TrainArguments),
 }

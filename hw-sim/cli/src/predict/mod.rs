@@ -4,6 +4,7 @@
 //! * `machine`: a machine description as a machine of the model
 //! * `collective`: plans of the library as programs of the model
 //! * `experts`: dispatch and combine, which no plan stands behind
+//! * `step`: a step's computation and its collectives, resident or driven otherwise
 //! * `train`: training on many workers, from which no GPU and no plan is taken
 //! * `parallel`: sizes on all cores
 //! * `table`, `json`, `plot`: the results; each says that they are modelled, and with which profile
@@ -15,6 +16,7 @@ mod json;
 mod machine;
 mod parallel;
 mod plot;
+mod step;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -90,6 +92,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<ExitCode, Error> {
         Operation::AllReduce(arguments) => all_reduce(arguments),
         Operation::P2p(arguments) => p2p(arguments),
         Operation::Experts(arguments) => experts::predict(arguments),
+        Operation::Step(arguments) => step::predict(arguments),
         Operation::Train(arguments) => train::predict(arguments),
     }
 }
