@@ -2,6 +2,7 @@
 
 use super::PredictError;
 use super::experts::ExpertsArguments;
+use super::plan_file::PlanArguments;
 use super::train::TrainArguments;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
@@ -24,6 +25,8 @@ pub(super) enum Operation {
     AllReduce(AllReduceArguments),
     /// One GPU puts to another: latency and throughput
     P2p(P2pArguments),
+    /// A plan from a file: of this library, of MSCCL or of MSCCL++
+    Plan(PlanArguments),
     /// Dispatch and combine of expert parallelism
     Experts(ExpertsArguments),
     /// Synchronous training of a network on many workers

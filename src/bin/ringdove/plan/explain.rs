@@ -274,7 +274,7 @@ impl Scene {
     ) -> Result<(Vec<Candidate>, usize, bool), String> {
         let words = |error: ringdove::plan::PlanError| error.to_string();
         let largest = largest_of_class(request);
-        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus) && self.gpus.len() > 2;
+        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus);
         let forest = asks.then(|| self.forest(request.collective)).flatten();
         let means = Means { limits: self.limits, forest: forest.as_ref() };
         let way = self.model.way(request, &means, self.moved).map_err(words)?;
