@@ -83,7 +83,9 @@ pub struct Gpu {
     pub number: u32,
     /// Compute capability, ten times the major part plus the minor one; 0 if it is not known.
     pub compute: u32,
-    /// Its NVLinks, by their other ends.
+    /// AMD's name of its architecture, of a GPU of AMD's; its links are xGMI then.
+    pub gcn: Option<String>,
+    /// Its NVLinks or xGMI links, by their other ends.
     pub nvlinks: Vec<NvLinks>,
 }
 
@@ -150,8 +152,15 @@ impl PcieLink {
 }
 
 impl Gpu {
-    /// MB/s in each direction of one NVLink, from data sheets.
+    /// MB/s in each direction of one NVLink or xGMI link, from data sheets.
     pub fn nvlink_megabytes(&self) -> u64 {
+        if let Some(gcn) = &self.gcn {
+            return match gcn.as_str() {
+                "906" | "908" | "gfx906" | "gfx908" => 46_000,
+                "910" | "gfx90a" => 50_000,
+                _ => 64_000,
+            };
+        }
         match self.compute {
             1..70 => 20_000,
             100.. => 50_000,
