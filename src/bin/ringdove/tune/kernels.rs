@@ -155,8 +155,15 @@ impl Pair<'_> {
             us("op", op, format!("a copy of {FEW} bytes, {PASSES} more of them in one block")),
             us("stagger", stagger, format!("a block with nothing to do, {BLOCKS} beside one")),
             us("step", step, format!("a wait that is over, {PASSES} more of them")),
-            us("doorbell", doorbell, format!("a message's doorbell, {} more of them, until the \
-                sender has ended, less a copy", SLOTS - 8)),
+            us(
+                "doorbell",
+                doorbell,
+                format!(
+                    "a message's doorbell, {} more of them, until the \
+                sender has ended, less a copy",
+                    SLOTS - 8
+                ),
+            ),
             Measured {
                 name: "reduce",
                 value: f64::from(length) / reduction / 1e3,

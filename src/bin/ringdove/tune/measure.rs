@@ -5,8 +5,8 @@
 //! Here are launches and copies by the driver; `kernels` has the executor and the engines,
 //! `adapters` the network.
 
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use super::kernels::Pair;
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream};
 use ringdove::cost::Profile;
 use ringdove::topology::machine::{Joined, Machine};

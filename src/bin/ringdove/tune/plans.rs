@@ -1,11 +1,11 @@
 //! Plans that do little but what is to be measured, a number of times. They are proved, and run as
 //! any plan of a file is: what differs between a short and a long one is what was repeated.
 
+use ringdove::ReduceOp;
 use ringdove::plan::{
     BlockProgram, Buffer, Collective, CollectiveRequest, Lane, LaneEnd, LaneKind, Modifiers, Op,
     Operand, Plan, PlanFile, Range, RankProgram, Segment, Side, SlotShape,
 };
-use ringdove::ReduceOp;
 
 /// Bytes of a message whose bytes shall not count.
 pub const FEW: u32 = 16;
@@ -74,7 +74,12 @@ fn ports(rank: u32, kind: LaneKind) -> Vec<LaneEnd> {
     ]
 }
 
-fn file(collective: Collective, bytes: u32, ranks: Vec<Vec<BlockProgram>>, slots: SlotShape) -> PlanFile {
+fn file(
+    collective: Collective,
+    bytes: u32,
+    ranks: Vec<Vec<BlockProgram>>,
+    slots: SlotShape,
+) -> PlanFile {
     let request = CollectiveRequest {
         collective,
         rank_count: ranks.len() as u32,
@@ -150,8 +155,7 @@ pub fn waits(times: u32, lanes: Lanes) -> PlanFile {
         put(0, FEW),
         advance(SEND, 1),
     ];
-    let end =
-        vec![copy(of(Buffer::Output), slot(RECEIVE, 0), FEW), credit(), advance(RECEIVE, 1)];
+    let end = vec![copy(of(Buffer::Output), slot(RECEIVE, 0), FEW), credit(), advance(RECEIVE, 1)];
     let seconds = vec![segment(times + 1, FEW, vec![arrived(1)]), segment(1, FEW, end)];
     told(FEW, lanes, [vec![segment(1, FEW, sent), kept(FEW)], seconds])
 }

@@ -34,11 +34,11 @@ impl Part {
         let mut graph = graph(&description);
         let others = (0..graph.gpu_count as u32).filter(|gpu| !numbers.contains(gpu));
         let order: Vec<u32> = numbers.iter().copied().chain(others).collect();
-        let place = |point: usize| {
-            order.iter().position(|gpu| *gpu as usize == point).unwrap_or(point)
-        };
+        let place =
+            |point: usize| order.iter().position(|gpu| *gpu as usize == point).unwrap_or(point);
         graph.edges.iter_mut().for_each(|edge| edge.ends = edge.ends.map(place));
-        let machine = Machine::new(&graph, 1, Network::default(), &scene.profile).expect("as it was");
+        let machine =
+            Machine::new(&graph, 1, Network::default(), &scene.profile).expect("as it was");
         let nodes: Vec<_> = numbers.iter().map(|number| NodeId(*number)).collect();
         let links = scene.nvlinks.allocation(&nodes).expect("GPUs of the machine");
         let gpus = numbers.iter().map(|number| scene.gpus[*number as usize].clone()).collect();

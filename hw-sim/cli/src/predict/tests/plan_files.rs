@@ -116,10 +116,8 @@ fn files_that_cannot_be_played_are_refused_with_the_reason() {
         predict(&parse(&line)).expect_err(&line).to_string()
     };
     let choice = select(&request(Collective::AllReduce, 8, 1 << 16), &Limits::new(4, 1 << 20, 4));
-    let mut plan = PlanFile::new(
-        request(Collective::AllReduce, 8, 1 << 16),
-        build(&choice.expect("valid")),
-    );
+    let mut plan =
+        PlanFile::new(request(Collective::AllReduce, 8, 1 << 16), build(&choice.expect("valid")));
     let whole = serde_json::to_string(&plan).expect("JSON");
     let other = refuse(&whole, "--machine pcie4");
     assert!(other.contains("plan.json") && other.contains("for 8 ranks"), "{other}");
