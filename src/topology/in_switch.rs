@@ -1,5 +1,5 @@
-//! Multicast and reduction within NVSwitches (NVLS): what machines with them would admit. *Planned*:
-//! no plan of this library uses either.
+//! Multicast and reduction within NVSwitches (NVLS): what machines with them would admit.
+//! *Planned*: no plan of this library uses either.
 
 use super::machine::CLASS_NVSWITCH;
 use super::ranks::RankGpu;

@@ -27,8 +27,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Joins GPUs, so many on each node and one node after the other, of which each has so many MB/s
-    /// of adapters in each direction.
+    /// Joins GPUs, so many on each node and one node after the other, of which each has so many
+    /// MB/s of adapters in each direction.
     ///
     /// # Errors
     /// [`Error::Argument`] if no GPU has an adapter, for leaf switches without nodes, and for an
@@ -135,8 +135,8 @@ mod tests {
             assert_eq!(packing.rate(), packing.optimum, "{name}");
             assert_eq!(packing.optimum, by_all_cuts(&graph, &roots), "{name}");
             println!("{name}: {} of eight GPUs' data", packing.optimum);
-            // Of four nodes, one hears what six GPUs have over its two adapters; two nodes below one
-            // leaf switch hear what four have over its uplinks.
+            // Of four nodes, one hears what six GPUs have over its two adapters; two nodes below
+            // one leaf switch hear what four have over its uplinks.
             let of_node = Rate::new(8 * 20, 6);
             let of_leaf = Rate::new(8 * narrowest, 4);
             assert_eq!(packing.optimum, of_node.min(of_leaf), "{name}");
@@ -144,7 +144,8 @@ mod tests {
     }
 
     /// As few copies of data cross what is narrowest as a hierarchical plan sends: each tree enters
-    /// each other node once, or the nodes below each other leaf switch. If this fails, packing pays for links between nodes that it need not use.
+    /// each other node once, or the nodes below each other leaf switch. If this fails, packing pays
+    /// for links between nodes that it need not use.
     #[test]
     fn packed_trees_are_hierarchical() {
         for (network, below) in [

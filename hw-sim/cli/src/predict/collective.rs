@@ -34,8 +34,8 @@ impl Programs for Drafted<'_> {
     }
 }
 
-/// A lane's end as the model has it; with `stores`, LL lanes on a node of so many ranks are lanes of
-/// stores.
+/// A lane's end as the model has it; with `stores`, LL lanes on a node of so many ranks are lanes
+/// of stores.
 pub(super) fn port(end: &LaneEnd, stores: bool, per_node: u32) -> Port {
     let (from, to) = (end.lane.from, end.lane.to);
     let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);

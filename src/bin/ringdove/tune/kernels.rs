@@ -93,11 +93,12 @@ impl Pair<'_> {
         let contexts: Vec<_> = self.contexts[..count].iter().map(|it| (*it).clone()).collect();
         let ranks = Communicator::init_all(&contexts, &settings).map_err(words)?;
         let length = plan.request.bytes as usize / 4;
+        let parts = plan.request.parts() as usize;
         let mut all = Vec::new();
         for rank in &ranks {
             let stream = rank.context().new_stream().map_err(words)?;
             let input = stream.alloc_zeros::<u32>(length).map_err(words)?;
-            let output = stream.alloc_zeros::<u32>(length).map_err(words)?;
+            let output = stream.alloc_zeros::<u32>(parts * length).map_err(words)?;
             stream.synchronize().map_err(words)?;
             all.push((rank, stream, input, output));
         }
@@ -106,7 +107,7 @@ impl Pair<'_> {
                 let rank: &&Communicator = rank;
                 match plan.request.collective {
                     Collective::AllReduce => rank.all_reduce(input, output, ReduceOp::Sum, stream),
-                    _ => rank.broadcast(Some(&*input), output, 0, stream),
+                    _ => rank.all_gather(input, output, stream),
                 }
                 .map_err(words)?;
             }
@@ -227,7 +228,14 @@ impl Pair<'_> {
         };
         let rest = hop - known("op") - known("doorbell") - known("step") - issue;
         let parts = ["proxy_doorbell", "copy_setup", "completion", "signal"];
-        let how = "half of a round trip by the proxy, less what was measured by itself";
+        // Where there is one GPU, its copy engines copy within it.
+        let how = match Arc::ptr_eq(self.contexts[0], self.contexts[1]) {
+            false => "half of a round trip by the proxy, less what was measured by itself",
+            true => {
+                "half of a round trip by the proxy between two ranks of one GPU, less what was \
+                 measured by itself"
+            }
+        };
         let mut all = split(self.base, &parts, rest, how);
         all.push(descriptor);
         Ok(all)

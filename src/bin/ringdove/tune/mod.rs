@@ -134,4 +134,26 @@ mod tests {
         let kept = text.lines().filter(|line| line.contains("not measured: as in pcie4")).count();
         assert_eq!(kept, CONSTANTS.len() - 1);
     }
+
+    /// If this fails, a constant changes on its way through a file.
+    #[test]
+    fn every_constant_comes_back_from_the_file() {
+        let base = Profile::built_in("h100").unwrap();
+        let plain = Profile::parse("a.toml", &written("a", &base, "a", &[])).unwrap();
+        let measured = CONSTANTS.iter().enumerate().map(|(nth, (name, unit, _))| Measured {
+            name,
+            value: 1.0 / (nth as f64 + 1.5),
+            unit,
+            how: "a test".to_owned(),
+        });
+        let measured: Vec<_> = measured.collect();
+        let text = written("b", &base, "a", &measured);
+        let all = Profile::parse("b.toml", &text).unwrap();
+        assert_eq!(text.matches("measured by ringdove tune").count(), CONSTANTS.len());
+        for (it, (name, ..)) in measured.iter().zip(CONSTANTS) {
+            assert_eq!(plain.value(name), base.value(name), "{name}");
+            let seen = all.value(name).unwrap();
+            assert!((seen - it.value).abs() < 1e-12, "{name}: {seen} of {}", it.value);
+        }
+    }
 }

@@ -93,20 +93,36 @@ fn file(
     PlanFile::new(request, Plan { ranks, thread_count: THREADS, slots })
 }
 
-/// Of two ranks, the first of which tells the second what it has.
+/// Of two ranks that tell each other what they have. Plans of files serve no call with a root.
 fn told(length: u32, lanes: Lanes, segments: [Vec<Segment>; 2]) -> PlanFile {
-    let block = |(rank, segments): (u32, Vec<Segment>)| {
-        let mut segments = segments;
+    let block = |(rank, mut segments): (u32, Vec<Segment>)| {
+        segments.push(segment(
+            1,
+            length,
+            vec![copy(part(rank, length), of(Buffer::Input), length)],
+        ));
         segments.retain(|segment| segment.rounds > 0);
         vec![BlockProgram { ports: ports(rank, lanes.kind), segments }]
     };
     let ranks = (0..).zip(segments).map(block).collect();
-    file(Collective::Broadcast { root: 0 }, length, ranks, lanes.slots)
+    file(Collective::AllGather, length, ranks, lanes.slots)
 }
 
-/// What the first rank keeps of its own data.
-fn kept(length: u32) -> Segment {
-    segment(1, length, vec![copy(of(Buffer::Output), of(Buffer::Input), length)])
+/// Where a rank's part stands in the output.
+fn part(rank: u32, length: u32) -> Operand {
+    Operand::Buffer { buffer: Buffer::Output, offset: u64::from(rank) * u64::from(length) }
+}
+
+/// A rank sends what it has.
+fn sent(length: u32, lanes: Lanes) -> Vec<Op> {
+    let copied = copy(slot(SEND, 0), of(Buffer::Input), length);
+    vec![claim(lanes, 0), copied, put(0, length), advance(SEND, 1)]
+}
+
+/// A rank takes what the other one has sent, and gives the slot back.
+fn taken(rank: u32, length: u32) -> Vec<Op> {
+    let copied = copy(part(1 - rank, length), slot(RECEIVE, 0), length);
+    vec![arrived(1), copied, credit(), advance(RECEIVE, 1)]
 }
 
 /// One rank copies a few bytes so many times; so many blocks beside the one have nothing to do.
@@ -149,69 +165,51 @@ pub fn reductions(times: u32, length: u32, lanes: Lanes) -> PlanFile {
 
 /// The second rank waits so many times for what has come already.
 pub fn waits(times: u32, lanes: Lanes) -> PlanFile {
-    let sent = vec![
-        claim(lanes, 0),
-        copy(slot(SEND, 0), of(Buffer::Input), FEW),
-        put(0, FEW),
-        advance(SEND, 1),
-    ];
-    let end = vec![copy(of(Buffer::Output), slot(RECEIVE, 0), FEW), credit(), advance(RECEIVE, 1)];
-    let seconds = vec![segment(times + 1, FEW, vec![arrived(1)]), segment(1, FEW, end)];
-    told(FEW, lanes, [vec![segment(1, FEW, sent), kept(FEW)], seconds])
+    let once = |ops| segment(1, FEW, ops);
+    let firsts = vec![once(sent(FEW, lanes)), once(taken(0, FEW))];
+    let waiting = segment(times, FEW, vec![arrived(1)]);
+    let seconds = vec![once(sent(FEW, lanes)), waiting, once(taken(1, FEW))];
+    told(FEW, lanes, [firsts, seconds])
 }
 
 /// The first rank rings for so many messages and ends, without a word of what becomes of them.
 pub fn doorbells(count: u32, lanes: Lanes) -> PlanFile {
-    let mut sent = vec![copy(of(Buffer::Output), of(Buffer::Input), FEW), claim(lanes, count - 1)];
+    let mut rung = vec![claim(lanes, count - 1)];
     for message in 0..count {
-        sent.extend([copy(slot(SEND, message), of(Buffer::Input), FEW), put(message, FEW)]);
+        rung.extend([copy(slot(SEND, message), of(Buffer::Input), FEW), put(message, FEW)]);
     }
-    sent.push(advance(SEND, count));
-    let mut received = vec![arrived(count), copy(of(Buffer::Output), slot(RECEIVE, 0), FEW)];
+    rung.push(advance(SEND, count));
+    let mut received = vec![arrived(count), copy(part(0, FEW), slot(RECEIVE, 0), FEW)];
     received.extend((0..count).map(|_| credit()));
     received.push(advance(RECEIVE, count));
-    told(FEW, lanes, [vec![segment(1, FEW, sent)], vec![segment(1, FEW, received)]])
+    let once = |ops| segment(1, FEW, ops);
+    let firsts = vec![once(taken(0, FEW)), once(rung)];
+    told(FEW, lanes, [firsts, vec![once(sent(FEW, lanes)), once(received)]])
 }
 
 /// A few bytes go from the first rank to the second and back, so many times and once more.
 pub fn round_trips(times: u32, lanes: Lanes) -> PlanFile {
-    let send = |from: Operand| [claim(lanes, 0), copy(slot(SEND, 0), from, FEW), put(0, FEW)];
-    let mut begin = send(of(Buffer::Input)).to_vec();
-    begin.push(advance(SEND, 1));
-    // The message goes out before the one that came is given back: that is not its way.
-    let mut first = vec![arrived(1)];
-    first.extend(send(of(Buffer::Input)));
-    first.extend([credit(), advance(SEND, 1), advance(RECEIVE, 1)]);
-    let end = vec![arrived(1), credit(), advance(RECEIVE, 1)];
-    let mut second = vec![arrived(1)];
-    second.extend(send(slot(RECEIVE, 0)));
-    let mut last = second.clone();
-    last.push(copy(of(Buffer::Output), slot(RECEIVE, 0), FEW));
+    let send = [claim(lanes, 0), copy(slot(SEND, 0), of(Buffer::Input), FEW), put(0, FEW)];
+    // A message goes out before the one that came is given back: that is not its way.
     let given = [credit(), advance(SEND, 1), advance(RECEIVE, 1)];
-    second.extend(given);
-    last.extend(given);
-    let firsts = [segment(1, FEW, begin), segment(times, FEW, first), segment(1, FEW, end)];
-    let seconds = [segment(times, FEW, second), segment(1, FEW, last)];
-    told(FEW, lanes, [[&firsts[..], &[kept(FEW)]].concat(), seconds.to_vec()])
+    let turn = [&[arrived(1)][..], &send, &given].concat();
+    let last = [&[arrived(1)][..], &send, &[copy(part(0, FEW), slot(RECEIVE, 0), FEW)], &given];
+    let firsts = vec![
+        segment(1, FEW, sent(FEW, lanes)),
+        segment(times, FEW, turn.clone()),
+        segment(1, FEW, taken(0, FEW)),
+    ];
+    told(FEW, lanes, [firsts, vec![segment(times, FEW, turn), segment(1, FEW, last.concat())]])
 }
 
 /// So many messages and one more follow one another from the first rank to the second.
 pub fn stream(times: u32, length: u32, lanes: Lanes) -> PlanFile {
-    let sent = vec![
-        claim(lanes, 0),
-        copy(slot(SEND, 0), of(Buffer::Input), length),
-        put(0, length),
-        advance(SEND, 1),
-    ];
-    let received = vec![arrived(1), credit(), advance(RECEIVE, 1)];
-    let last = vec![
-        arrived(1),
-        copy(of(Buffer::Output), slot(RECEIVE, 0), length),
-        credit(),
-        advance(RECEIVE, 1),
-    ];
-    let firsts = vec![segment(times + 1, length, sent), kept(length)];
-    told(length, lanes, [firsts, vec![segment(times, length, received), segment(1, length, last)]])
+    let once = |ops| segment(1, length, ops);
+    let firsts = vec![once(taken(0, length)), segment(times + 1, length, sent(length, lanes))];
+    let dropped = vec![arrived(1), credit(), advance(RECEIVE, 1)];
+    let seconds =
+        vec![once(sent(length, lanes)), segment(times, length, dropped), once(taken(1, length))];
+    told(length, lanes, [firsts, seconds])
 }
 
 #[cfg(test)]
