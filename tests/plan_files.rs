@@ -89,8 +89,8 @@ fn a_changed_plan_is_refused_with_the_place_and_the_reason() {
     }
 }
 
-/// Work of switches fits the schema, and is refused by name. If this fails, somebody's plan for NVLS
-/// is run without its reductions, or refused as a slip of the pen.
+/// Work of switches fits the schema, and is refused by name. If this fails, somebody's plan for
+/// NVLS is run without its reductions, or refused as a slip of the pen.
 #[test]
 fn work_of_switches_is_refused_as_planned() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Work that switches do: multicast, and reduction on the way (NVLS, NVLink SHARP). The words for
-//! it are there, so that topology, cost model and files can speak of it. *Planned*: nothing runs it,
-//! since no kernel and no virtual hardware of ours has it; the verifier refuses each such op.
+//! it are there, so that topology, cost model and files can speak of it. *Planned*: nothing runs
+//! it, since no kernel and no virtual hardware of ours has it; the verifier refuses each such op.
 
 use super::{Operand, Range};
 use serde::{Deserialize, Serialize};
