@@ -151,9 +151,9 @@ const WITHIN: f64 = 0.9;
 const BARS: [(Collective, f64, f64); 5] = [
     (Collective::AllGather, 0.9, 1.0),
     (Collective::ReduceScatter, 0.9, 1.0),
-    (Collective::AllReduce, 0.8, 0.8),
+    (Collective::AllReduce, 0.5, 0.8),
     (Collective::Broadcast { root: 1 }, 0.5, 0.5),
-    (Collective::Reduce { root: 1 }, 0.5, 0.7),
+    (Collective::Reduce { root: 1 }, 0.9, 1.0),
 ];
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllGather,
