@@ -31,7 +31,6 @@ pub(super) struct PlanArguments {
 }
 
 /// What a file holds.
-#[expect(clippy::large_enum_variant, reason = "there is one")]
 enum Held {
     Own(PlanFile),
     Imported(ImportedPlan),
