@@ -5,12 +5,15 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use cudarc::driver::{CudaSlice, CudaStream};
-use ringdove::{Communicator, ReduceOp, Registered, Settings, open_device};
+use ringdove::{Algorithms, Communicator, ReduceOp, Registered, Settings, open_device};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Set inside of a virtual machine: its name.
 const INSIDE: &str = "RINGDOVE_BENCH_INSIDE";
+/// A machine with NVLinks from GPU to GPU.
+const MESH: &str = "dgx1v";
 
 struct Rank {
     communicator: Communicator,
@@ -37,8 +40,12 @@ impl Rank {
 
 /// `count` ranks on as many GPUs, with zeroed buffers of `bytes`, registered if asked.
 fn ranks(count: usize, bytes: usize, registered: bool) -> Vec<Rank> {
+    ranks_with(&Settings::from_env().unwrap(), count, bytes, registered)
+}
+
+fn ranks_with(settings: &Settings, count: usize, bytes: usize, registered: bool) -> Vec<Rank> {
     let contexts: Vec<_> = (0..count).map(|ordinal| open_device(ordinal).unwrap()).collect();
-    let communicators = Communicator::init_all(&contexts, &Settings::from_env().unwrap()).unwrap();
+    let communicators = Communicator::init_all(&contexts, settings).unwrap();
     communicators
         .into_iter()
         .map(|communicator| {
@@ -125,22 +132,54 @@ fn groups(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// By algorithm and size, on the mesh, where there are packed trees.
+fn algorithms(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("all-reduce f32 in place, four GPUs of dgx1v");
+    group.sample_size(10).measurement_time(Duration::from_secs(3));
+    for bytes in [8 << 10, 256 << 10, 4 << 20] {
+        for (name, algorithm) in
+            [("table", Algorithms::Table), ("auto", Algorithms::Auto), ("trees", Algorithms::Trees)]
+        {
+            let settings = Settings { algorithm, ..Settings::from_env().unwrap() };
+            let mut ranks = ranks_with(&settings, 4, bytes, false);
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                bencher.iter(|| {
+                    ranks.iter_mut().for_each(Rank::enqueue);
+                    finish(&ranks);
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
 fn main() {
-    if std::env::var_os(INSIDE).is_some() {
+    if let Ok(machine) = std::env::var(INSIDE) {
         let mut criterion = Criterion::default().configure_from_args();
-        all_reduce(&mut criterion);
-        groups(&mut criterion);
+        match machine == MESH {
+            true => algorithms(&mut criterion),
+            false => {
+                all_reduce(&mut criterion);
+                groups(&mut criterion);
+            }
+        }
         return criterion.final_summary();
     }
-    // Once more, on a virtual machine.
+    let outcomes = ["pcie4", MESH].map(run_on);
+    std::process::exit(outcomes.into_iter().max().unwrap_or(0));
+}
+
+/// Once more, on a virtual machine; the status with which it ends.
+fn run_on(machine: &str) -> i32 {
     let own = std::env::current_exe().unwrap();
     let hwsim = own.parent().and_then(|deps| deps.parent()).unwrap().join("hwsim");
     let status = Command::new(&hwsim)
-        .args(["run", "--quiet", "--machine", "pcie4", "--"])
+        .args(["run", "--quiet", "--machine", machine, "--"])
         .arg(own)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE, "1")
+        .env(INSIDE, machine)
         .status()
         .unwrap_or_else(|error| panic!("{}: {error}; build the workspace", hwsim.display()));
-    std::process::exit(status.code().unwrap_or(1));
+    status.code().unwrap_or(1)
 }

@@ -177,6 +177,12 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "plans in files that the timing model plays",
+        ("hw-sim/cli/src/predict/plan_file.rs", "ImportedPlan::read"),
+        ("tests/plan_import.rs", "mutated_files_are_imported_or_refused"),
+        &[],
+    ),
+    entry(
         "data-flow graphs in files",
         ("src/graph/file.rs", "serde_json::from_str"),
         ("tests/graph.rs", "mutated_graphs_are_read_or_refused"),

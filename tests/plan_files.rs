@@ -89,6 +89,32 @@ fn a_changed_plan_is_refused_with_the_place_and_the_reason() {
     }
 }
 
+/// Work of switches fits the schema, and is refused by name. If this fails, somebody's plan for
+/// NVLS is run without its reductions, or refused as a slip of the pen.
+#[test]
+fn work_of_switches_is_refused_as_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    plan(&["all-reduce", "-b", "256K", "-n", "4", "--json", path.to_str().unwrap()]).unwrap();
+    let document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let place = serde_json::json!({"buffer": {"buffer": "output", "offset": 0}});
+    let range = serde_json::json!({"extent": 0, "length": 4096});
+    let schema = schema();
+    for (name, word, memory) in
+        [("multicast", "multicast", "source"), ("reduce", "reduction", "destination")]
+    {
+        let work = serde_json::json!({memory: place, "offset": 0, "range": range});
+        let op = serde_json::json!({"in-switch": {name: work}});
+        let mut changed = document.clone();
+        let ops = changed.pointer_mut("/plan/ranks/2/blocks/0/segments/0/ops").unwrap();
+        ops.as_array_mut().unwrap().insert(0, op);
+        assert!(schema.is_valid(&changed), "{name}");
+        let text = checked(folder.path(), &changed).expect_err(name);
+        assert!(text.contains(&format!("{word} in a switch is planned")), "{text}");
+        assert!(text.contains("rank 2"), "{text}");
+    }
+}
+
 /// Numbers of any size, in every place: read and refused, or a plan that is still right.
 #[test]
 fn numbers_that_nobody_meant_are_refused() {

@@ -7,6 +7,10 @@ use hardware::{hwsim, is_left_out, ringdove, run_bounded, tool};
 use ringdove::cost::Profile;
 use ringdove::cost::profile::CONSTANTS;
 
+/// What machines without device engines do not have, and what no pair of these GPUs crosses.
+const NEVER: [&str; 5] =
+    ["device_doorbell", "decode", "device_signal", "cpu_efficiency", "cpu_latency"];
+
 /// If this fails, what was measured cannot be used, or a constant that was not measured looks as if
 /// it had been.
 #[test]
@@ -15,15 +19,20 @@ fn a_machine_is_measured_into_a_profile_that_loads() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    for (machine, measured) in [("pcie4", "pcie_efficiency"), ("dgx-a100", "nvlink_efficiency")] {
+    for (machine, measured, of_way) in [
+        ("pcie4", "pcie_efficiency", "pcie_latency"),
+        ("dgx-a100", "nvlink_efficiency", "nvlink_latency"),
+    ] {
         let path = folder.path().join(format!("{machine}.toml"));
         let file = path.to_str().unwrap();
         let mut command = hwsim();
         command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
         command.args(["tune", file, "--name", "mine"]);
+        command.env("RINGDOVE_LOG", "ringdove=info").env("NO_COLOR", "1");
         let (status, output) = run_bounded(command);
         assert!(status.success(), "{output}");
         assert!(output.contains("no figures of GPUs"), "{output}");
+        assert!(output.contains("not measured: device engines: no device engine"), "{output}");
         let text = std::fs::read_to_string(&path).unwrap();
         let profile = Profile::parse(file, &text).unwrap();
         assert_eq!(profile.name, "mine");
@@ -31,14 +40,24 @@ fn a_machine_is_measured_into_a_profile_that_loads() {
             let line = text.lines().find(|line| line.starts_with(&format!("{name} = ")));
             line.unwrap_or_else(|| panic!("no {name}\n{text}"))
         };
-        // Rates are differences of times, which come to nothing where a machine is busy.
-        let rates = ["copy", "memory", measured];
+        // Most are differences of times, which come to nothing where a machine is busy.
+        let mut count = 0;
         for (name, ..) in CONSTANTS {
             let is_measured = of(name).contains("measured by ringdove tune");
             assert_ne!(is_measured, of(name).contains("not measured: as in"), "{}", of(name));
-            let always = ["launch", "submit"].contains(name);
-            assert!(is_measured == always || rates.contains(name), "{}", of(name));
+            let always = ["launch", "submit", "copy_engines"].contains(name);
+            let others = ["nvlink_efficiency", "pcie_efficiency", "nvlink_latency", "pcie_latency"];
+            let is_other = others.contains(name) && *name != measured && *name != of_way;
+            let never = is_other || NEVER.contains(name);
+            assert!(!always || is_measured, "{}", of(name));
+            assert!(!never || !is_measured, "{}", of(name));
+            count += usize::from(is_measured);
         }
+        println!("{machine}: {count} of {} constants measured\n{output}", CONSTANTS.len());
+        assert!(count >= 12, "{count} of {}", CONSTANTS.len());
+        // A short one and a long one for each of nine differences.
+        let plans = output.matches("by the plan of a file").count();
+        assert_eq!(plans, 18, "a plan of the measurement did not run:\n{output}");
         // The command that explains choices takes the file as it takes built-in profiles.
         let mut explained = hwsim();
         explained.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
@@ -46,6 +65,28 @@ fn a_machine_is_measured_into_a_profile_that_loads() {
         let (status, output) = run_bounded(explained);
         assert!(status.success() && output.contains("profile mine"), "{output}");
     }
+}
+
+/// If this fails, machines with device engines are priced with others' constants.
+#[test]
+fn device_engines_are_measured_where_there_are_any() {
+    if is_left_out("it starts virtual machines of its own") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ark.toml");
+    let mut command = hwsim();
+    command.args(["run", "--quiet", "--machine", "ark", "--"]).arg(tool("ringdove"));
+    command.arg("tune").arg(&path);
+    command.env("RINGDOVE_LOG", "ringdove=info").env("NO_COLOR", "1");
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "{output}");
+    assert!(!output.contains("not measured: device engines"), "{output}");
+    let plans = output.matches("by the plan of a file").count();
+    assert_eq!(plans, 22, "a plan of the measurement did not run:\n{output}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let profile = Profile::parse("ark.toml", &text).unwrap();
+    assert_eq!(profile.name, "tuned");
 }
 
 /// If this fails, communicators choose by other constants than those that were asked for, or ranks

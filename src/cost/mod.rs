@@ -31,7 +31,8 @@ pub use run::{Moved, Span};
 pub use ways::Ways;
 
 use crate::error::Result;
-use crate::plan::{Choice, build};
+use crate::plan::{Choice, Collective, CollectiveRequest, build};
+use crate::topology::in_switch::InSwitch;
 use crate::topology::ranks::RankGpu;
 
 /// Messages of a lane after which rounds last as long as those before: there are as many slots.
@@ -98,6 +99,18 @@ impl Model {
     /// What a choice costs; `None` for another number of ranks than the machine has.
     pub fn predict(&self, choice: &Choice, moved: Moved) -> Option<Prediction> {
         predict(choice, &self.profile, &self.ways, moved)
+    }
+
+    /// µs of an all-reduce by multicast and reduction in switches between these GPUs, if they have
+    /// such switches. *Planned*: no plan does it.
+    pub fn in_switch(&self, gpus: &[RankGpu], request: &CollectiveRequest) -> Option<f64> {
+        let switches =
+            InSwitch::of(gpus).filter(|_| request.collective == Collective::AllReduce)?;
+        let profile = &self.profile;
+        let rate = switches.all_reduce_megabytes() as f64 * profile.nvlink_efficiency;
+        // Up to the switch and back with the sums, and with a word that all have them.
+        let hops = 2.0 * (2.0 * profile.nvlink_latency + profile.store_latency);
+        Some(profile.launch + 2.0 * profile.op + hops + request.bytes as f64 / rate)
     }
 
     /// Of candidates, of which the first is what the table of selection has: the one that costs

@@ -343,6 +343,8 @@ impl<'a> World<'a> {
                 position.1 += i64::from(completions);
             }
             Op::Copy { .. } | Op::Reduce { .. } | Op::Pack { .. } | Op::Collect { .. } => {}
+            // No plan that is proved has any: see `Model::in_switch`.
+            Op::InSwitch(_) => {}
         }
         true
     }

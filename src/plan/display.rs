@@ -184,6 +184,9 @@ impl fmt::Display for Named<'_> {
             Op::Advance { port, signals, completions } => {
                 write!(f, "advance by {signals} signals, {completions} completions at {}", at(port))
             }
+            Op::InSwitch(work) => {
+                write!(f, "{} of {} bytes in a switch", work.name(), work.range().length)
+            }
         }
     }
 }

@@ -188,6 +188,7 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
             destination: wire::Operand { offset: u64::from(completions), ..Default::default() },
             ..valued(OpCode::Advance, i64::from(signals))
         },
+        Op::InSwitch(_) => unreachable!("the verifier refuses work of switches"),
     }
 }
 

@@ -28,6 +28,7 @@
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line; `file`: a plan in a file, with what it is for
+//! * `in_switch`: multicast and reduction in switches, *planned*
 //! * `lacks`: what a plan of a file uses and a communicator lacks
 //! * `import`: plans of others, MSCCL's and MSCCL++'s; `scratch`: memory that some of them need
 
@@ -55,6 +56,7 @@ mod forest;
 mod host;
 mod import;
 mod in_rank_order;
+mod in_switch;
 mod lacks;
 mod order;
 mod packed;
@@ -79,6 +81,7 @@ pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use file::{FileError, PlanFile};
 pub use forest::{Forest, ForestError, SpanningTree};
 pub use import::{ImportError, ImportedPlan, SCRATCH_BYTES_MAX};
+pub use in_switch::InSwitch;
 pub use lacks::lacks;
 pub use order::{ORDERED_RANKS_MAX, RingOrder};
 pub use proof::stand_in;
@@ -529,13 +532,15 @@ pub enum Op {
         /// Completions consumed since the last advance.
         completions: u32,
     },
+    /// Work of a switch: *planned*, the verifier refuses it.
+    InSwitch(InSwitch),
 }
 
 impl Op {
     /// The port that the op itself names, or the first of several (operands may name others).
     pub fn port(&self) -> Option<PortIndex> {
         match *self {
-            Self::Copy { .. } | Self::Reduce { .. } => None,
+            Self::Copy { .. } | Self::Reduce { .. } | Self::InSwitch(_) => None,
             Self::Collect { first, .. } => Some(first),
             Self::Pack { port, .. }
             | Self::Put { port, .. }
@@ -555,6 +560,7 @@ impl Op {
             | Self::Pack { range, .. }
             | Self::Collect { range, .. }
             | Self::Put { range, .. } => Some(range),
+            Self::InSwitch(work) => Some(work.range()),
             _ => None,
         }
     }

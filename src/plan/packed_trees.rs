@@ -157,6 +157,13 @@ impl Node<'_> {
         Lane { from, to, index: self.lanes, kind }
     }
 
+    /// Does the block copy a slice to the output before it stores it to the children? If all blocks
+    /// of a rank did the same, all would store at one time and none at another, and links would
+    /// rest then.
+    fn keeps_first(&self) -> bool {
+        self.lanes % 2 == 1
+    }
+
     /// A slice of the block's data; those behind the last one are the next round's.
     fn range(&self, round: u32, slice: u32) -> Range {
         let Choice { slices, slice_bytes, .. } = *self.choice;
@@ -212,11 +219,12 @@ impl Node<'_> {
             None if is_reduced => output,
             None => at(Buffer::Input, range),
         };
-        ends.to.iter_mut().for_each(|child| child.send(ops, data, range, Modifiers::NONE));
         let is_there = ends.down.is_none() && (is_reduced || self.choice.request.in_place);
-        if !is_there {
-            ops.push(copy(output, data, range, Modifiers::NONE));
-        }
+        let keep = (!is_there).then(|| copy(output, data, range, Modifiers::NONE));
+        let is_first = self.keeps_first();
+        ops.extend(keep.filter(|_| is_first));
+        ends.to.iter_mut().for_each(|child| child.send(ops, data, range, Modifiers::NONE));
+        ops.extend(keep.filter(|_| !is_first));
         ends.down.iter_mut().for_each(|parent| parent.release(ops));
     }
 }

@@ -27,6 +27,7 @@ impl Machine {
             let kind = DeviceKind::Gpu(Gpu {
                 number: management.number(gpu.pci).unwrap_or(0),
                 compute: gpu.compute.0 * 10 + gpu.compute.1,
+                gcn: None,
                 nvlinks: management.nvlinks(gpu),
             });
             building.add(gpu.pci, CLASS_GPU, gpu.pcie.and_then(of_generation), kind);

@@ -1,6 +1,7 @@
 //! A node as a tree: sockets, PCI bridges, GPUs and adapters; and the NVLinks between GPUs.
 
 use super::graph::{CapacityGraph, NodeId};
+use super::network::Network;
 use super::pci::PciAddress;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -83,7 +84,9 @@ pub struct Gpu {
     pub number: u32,
     /// Compute capability, ten times the major part plus the minor one; 0 if it is not known.
     pub compute: u32,
-    /// Its NVLinks, by their other ends.
+    /// AMD's name of its architecture, of a GPU of AMD's; its links are xGMI then.
+    pub gcn: Option<String>,
+    /// Its NVLinks or xGMI links, by their other ends.
     pub nvlinks: Vec<NvLinks>,
 }
 
@@ -150,8 +153,15 @@ impl PcieLink {
 }
 
 impl Gpu {
-    /// MB/s in each direction of one NVLink, from data sheets.
+    /// MB/s in each direction of one NVLink or xGMI link, from data sheets.
     pub fn nvlink_megabytes(&self) -> u64 {
+        if let Some(gcn) = &self.gcn {
+            return match gcn.as_str() {
+                "906" | "908" | "gfx906" | "gfx908" => 46_000,
+                "910" | "gfx90a" => 50_000,
+                _ => 64_000,
+            };
+        }
         match self.compute {
             1..70 => 20_000,
             100.. => 50_000,
@@ -304,17 +314,33 @@ impl Machine {
         nvlinks_between(&gpu_a.nvlinks, self.devices[b].address, &gpu_b.nvlinks)
     }
 
+    /// As [`capacities_over`](Self::capacities_over), with one network that holds nobody up.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn capacities(&self, gpus: &[u32], nodes: u32) -> Result<CapacityGraph> {
+        self.capacities_over(gpus, nodes, Network::default())
+    }
+
     /// Capacities in MB/s between the GPUs with these numbers, on so many nodes like this one. Of
     /// one node: the NVLinks, if they connect all of them, else with them the PCI tree. Of several:
-    /// NVLinks and adapters, one network that holds nobody up, and of each adapter for each GPU
-    /// that it is nearest to an equal share.
+    /// NVLinks and adapters, the network that joins them, and of each adapter for each GPU that it
+    /// is nearest to an equal share.
     ///
     /// # Errors [`Error::Argument`] if there is no such GPU, or one is named twice; if an NVLink's
-    /// other end is no device of the machine; if several nodes have no adapter.
-    pub fn capacities(&self, gpus: &[u32], nodes: u32) -> Result<CapacityGraph> {
+    /// other end is no device of the machine; if several nodes have no adapter, or their network
+    /// makes no sense.
+    pub fn capacities_over(
+        &self,
+        gpus: &[u32],
+        nodes: u32,
+        network: Network,
+    ) -> Result<CapacityGraph> {
         if nodes != 1 {
             let mut graph = self.nvlinks(gpus, nodes)?;
-            self.add_network(&mut graph, gpus, nodes)?;
+            let of_node = self.adapter_shares(&self.chosen(gpus)?);
+            let shares: Vec<_> = (0..nodes).flat_map(|_| of_node.clone()).collect();
+            network.join(&mut graph, of_node.len() as u32, &shares)?;
             return Ok(graph);
         }
         let graph = self.nvlinks(gpus, 1)?;
@@ -437,22 +463,5 @@ impl Machine {
             }
         }
         shares
-    }
-
-    fn add_network(&self, graph: &mut CapacityGraph, numbers: &[u32], nodes: u32) -> Result<()> {
-        let places = self.chosen(numbers)?;
-        let shares = self.adapter_shares(&places);
-        if shares.iter().all(|share| *share == 0) {
-            return Err(Error::argument("machine of several nodes", "network adapters", "none"));
-        }
-        let network = graph.switch("network");
-        for node in 0..nodes {
-            for (nth, share) in (node * places.len() as u32..).zip(&shares) {
-                if *share > 0 {
-                    graph.link(NodeId(nth), network, *share)?;
-                }
-            }
-        }
-        Ok(())
     }
 }

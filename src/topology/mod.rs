@@ -8,6 +8,8 @@
 //! * [`machine`]: all of it as a tree, from `discovery` on this node or from a topology file of
 //!   NCCL's (`xml`)
 //! * [`graph`], [`packing`]: capacities between GPUs and switches, and the trees that fill them
+//! * [`in_switch`]: multicast and reduction within NVSwitches, *planned*
+//! * [`network`]: rails, leaf switches and oversubscription between nodes
 //! * [`ranks`]: what ranks tell each other of their GPUs, and the graph of all of them
 //! * [`ring_order`]: the order of GPUs whose ring has the widest links
 //! * [`nvml`]: driver version and NVLinks, from NVIDIA's management library
@@ -19,9 +21,13 @@ pub mod adapter;
 pub mod choice;
 mod discovery;
 pub mod engine;
+#[cfg(test)]
+mod file_tests;
 mod gid;
 pub mod graph;
+pub mod in_switch;
 pub mod machine;
+pub mod network;
 pub mod nvml;
 pub mod packing;
 pub mod pci;

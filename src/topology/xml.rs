@@ -1,4 +1,5 @@
-//! NCCL's topology files: what `NCCL_TOPO_DUMP_FILE` writes and people post, read and written.
+//! NCCL's topology files: what `NCCL_TOPO_DUMP_FILE` writes and people post, read and written; also
+//! those of RCCL, where `xgmi` stands for `nvlink`.
 //!
 //! The tree of elements is that of the devices: `system`, `cpu` (a NUMA node), `pci`, and in a
 //! `pci` either a `gpu` with its `nvlink`s or a `nic` with its `net`s. What is unknown is passed
@@ -116,14 +117,22 @@ fn write_gpu(writer: &mut XmlWriter, gpu: &Gpu) {
     writer.start_element("gpu");
     writer.write_attribute("dev", &gpu.number);
     writer.write_attribute("sm", &gpu.compute);
+    if let Some(gcn) = &gpu.gcn {
+        writer.write_attribute("gcn", gcn);
+    }
     for links in &gpu.nvlinks {
-        writer.start_element("nvlink");
+        writer.start_element(link_name(gpu.gcn.is_some()));
         writer.write_attribute("target", &links.to);
         writer.write_attribute("count", &links.count);
         writer.write_attribute_fmt("tclass", format_args!("0x{:06x}", links.class));
         writer.end_element();
     }
     writer.end_element();
+}
+
+/// NCCL's name of a link, and that of RCCL, whose files are otherwise the same.
+fn link_name(is_amd: bool) -> &'static str {
+    if is_amd { "xgmi" } else { "nvlink" }
 }
 
 fn write_port(writer: &mut XmlWriter, port: &NetworkPort, number: u32) {
@@ -245,7 +254,8 @@ impl Reader<'_> {
     }
 
     fn gpu(&self, gpu: Node) -> Result<Gpu> {
-        let nvlinks = elements(gpu, "nvlink").map(|link| {
+        let gcn = gpu.attribute("gcn").map(str::to_owned);
+        let nvlinks = elements(gpu, link_name(gcn.is_some())).map(|link| {
             let class = self.small(link, "tclass", 0xff_ff_ff)?;
             let to = match self.address(link, "target") {
                 // `fffffff:ffff:ff`: guests do not see the switches. One name for all of them will
@@ -259,6 +269,7 @@ impl Reader<'_> {
             number: self.small(gpu, "dev", DEVICES_MAX as u32)?,
             compute: self.number(gpu, "sm")?.and_then(|sm| sm.try_into().ok()).unwrap_or(0),
             nvlinks: nvlinks.collect::<Result<_>>()?,
+            gcn,
         })
     }
 

@@ -185,8 +185,7 @@ impl Geometry {
     pub fn may_take_trees(&self) -> bool {
         match self.algorithm {
             Algorithms::Trees => self.store_blocks > 0,
-            // Two GPUs have one way, and others than NVLink mesh have switches.
-            Algorithms::Auto => self.store_blocks > 0 && self.rank_count > 2 && !self.reproducible,
+            Algorithms::Auto => self.store_blocks > 0 && !self.reproducible,
             Algorithms::Table => false,
         }
     }

@@ -204,6 +204,8 @@ pub enum Reason {
     Unfinished { access: Access, other: String },
     #[error("leaves the barrier without word of rank {other}")]
     NotMet { other: u32 },
+    #[error("{what} in a switch is planned: nothing runs it yet")]
+    Planned { what: &'static str },
     #[error("promised {expected}, holds {seen}")]
     WrongResult { expected: String, seen: String },
 }

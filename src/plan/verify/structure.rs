@@ -205,6 +205,7 @@ impl Operands<'_> {
                 let raises = Raises { arrival, completion };
                 self.put(op.port(), Move { destination, source, range }, raises)
             }
+            Op::InSwitch(work) => Err(Reason::Planned { what: work.name() }),
             Op::Credit { .. } => need(Side::Receive, "only a receive port returns credits"),
             Op::Grant { place, .. } => {
                 need(Side::Receive, "only a receive port grants")?;

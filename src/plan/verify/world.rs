@@ -148,6 +148,7 @@ impl World {
                 port.position += i64::from(signals);
                 port.completion_position += i64::from(completions);
             }
+            Op::InSwitch(work) => return Err(Reason::Planned { what: work.name() }),
         }
         block.op += 1;
         Ok(Step::Taken)

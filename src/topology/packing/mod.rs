@@ -12,7 +12,7 @@ mod flow;
 mod optimum;
 mod splitting;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod trees;
 
 use super::graph::{CapacityGraph, NodeId};

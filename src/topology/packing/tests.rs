@@ -97,7 +97,7 @@ fn broadcasts_reach_the_smallest_cut_in_few_trees() {
 }
 
 /// The smallest quotient of capacity and data over all sets that lack a GPU.
-fn by_all_cuts(graph: &CapacityGraph, roots: &Roots) -> Rate {
+pub(in crate::topology) fn by_all_cuts(graph: &CapacityGraph, roots: &Roots) -> Rate {
     let gpus: u32 = graph.gpus().map(|gpu| 1 << gpu.0).sum();
     let inside = |set: u32, node: NodeId| set >> node.0 & 1 == 1;
     let rates = (0..1u32 << graph.len()).filter(|set| set & gpus != gpus).filter_map(|set| {

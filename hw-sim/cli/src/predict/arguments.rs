@@ -2,6 +2,7 @@
 
 use super::PredictError;
 use super::experts::ExpertsArguments;
+use super::plan_file::PlanArguments;
 use super::step::StepArguments;
 use super::train::TrainArguments;
 use clap::{Args, Subcommand};
@@ -25,6 +26,8 @@ pub(super) enum Operation {
     AllReduce(AllReduceArguments),
     /// One GPU puts to another: latency and throughput
     P2p(P2pArguments),
+    /// A plan from a file: of this library, of MSCCL or of MSCCL++
+    Plan(PlanArguments),
     /// Dispatch and combine of expert parallelism
     Experts(ExpertsArguments),
     /// A step of computation with collectives, resident or driven otherwise

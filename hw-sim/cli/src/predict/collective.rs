@@ -29,23 +29,23 @@ impl Programs for Drafted<'_> {
 
     fn program(&self, rank: u32) -> RankProgram {
         let (encoded, table) = self.draft.encoded(rank);
-        let ports = table.iter().map(|end| self.port(end)).collect();
+        let ports = table.iter().map(|end| port(end, self.stores, self.per_node)).collect();
         RankProgram { encoded, ports }
     }
 }
 
-impl Drafted<'_> {
-    fn port(&self, end: &LaneEnd) -> Port {
-        let (from, to) = (end.lane.from, end.lane.to);
-        let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);
-        let stores = match end.lane.kind {
-            LaneKind::Stores => true,
-            LaneKind::LowLatency => self.stores && from / self.per_node == to / self.per_node,
-            LaneKind::Slots | LaneKind::Direct | LaneKind::Rail | LaneKind::User => false,
-        };
-        let lane = hwsim_timing::Lane { from, to, index, stores };
-        Port { lane, sends: end.side == Side::Send }
-    }
+/// A lane's end as the model has it; with `stores`, LL lanes on a node of so many ranks are lanes
+/// of stores.
+pub(super) fn port(end: &LaneEnd, stores: bool, per_node: u32) -> Port {
+    let (from, to) = (end.lane.from, end.lane.to);
+    let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);
+    let stores = match end.lane.kind {
+        LaneKind::Stores => true,
+        LaneKind::LowLatency => stores && from / per_node == to / per_node,
+        LaneKind::Slots | LaneKind::Direct | LaneKind::Rail | LaneKind::User => false,
+    };
+    let lane = hwsim_timing::Lane { from, to, index, stores };
+    Port { lane, sends: end.side == Side::Send }
 }
 
 /// One size of an all-reduce.
@@ -160,7 +160,7 @@ impl Job<'_> {
         {
             let largest = largest_of_class(request);
             let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.scene.gpus);
-            let forest = (asks && self.ranks > 2).then(|| self.scene.forest(self.ranks)).flatten();
+            let forest = asks.then(|| self.scene.forest(self.ranks)).flatten();
             let means = Means { limits: *limits, forest: forest.as_ref() };
             let moved = Moved { by_device: false, stores: limits.stores };
             return means.plan(request, model.way(request, &means, moved)?);
@@ -170,7 +170,7 @@ impl Job<'_> {
             && self.arguments.stores()
             && !(limits.nvlink || limits.reproducible)
             && limits.ranks_per_node == 0
-            && (3..=8).contains(&request.rank_count)
+            && (2..=8).contains(&request.rank_count)
             && request.bytes >= TREES_BYTES_MIN;
         let packed = || {
             let forest = self.scene.forest(request.rank_count)?;

@@ -110,7 +110,7 @@ pub(super) fn rank_gpus(description: &Description, adapter_gb_per_s: f64) -> Vec
         RankGpu {
             address: address(gpu.bus_id),
             compute,
-            nvlink_megabytes: Gpu { number: 0, compute, nvlinks: Vec::new() }.nvlink_megabytes(),
+            nvlink_megabytes: Gpu { compute, ..Gpu::default() }.nvlink_megabytes(),
             nvlinks: nvlinks.collect(),
             adapter_megabytes: (adapter_gb_per_s * 1e3) as u64,
             pcie_megabytes: megabytes(gpu.pcie),

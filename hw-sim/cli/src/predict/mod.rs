@@ -3,6 +3,7 @@
 //! * `arguments`: the flags, in nccl-tests' letters where it has them
 //! * `machine`: a machine description as a machine of the model
 //! * `collective`: plans of the library as programs of the model
+//! * `plan_file`: plans from files, of this library and of others
 //! * `experts`: dispatch and combine, which no plan stands behind
 //! * `step`: a step's computation and its collectives, resident or driven otherwise
 //! * `train`: training on many workers, from which no GPU and no plan is taken
@@ -15,6 +16,7 @@ mod experts;
 mod json;
 mod machine;
 mod parallel;
+mod plan_file;
 mod plot;
 mod step;
 mod table;
@@ -75,6 +77,14 @@ pub enum PredictError {
         /// The given value.
         seen: String,
     },
+    /// A plan's file is no plan, breaks its promise, or does not fit the machine.
+    #[error("{} is refused: {reason}", file.display())]
+    PlanFile {
+        /// The file.
+        file: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file of a network or of its workers is wrong.
     #[error(transparent)]
     Training(#[from] hwsim_timing::training::FileError),
@@ -91,6 +101,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<ExitCode, Error> {
     match &arguments.operation {
         Operation::AllReduce(arguments) => all_reduce(arguments),
         Operation::P2p(arguments) => p2p(arguments),
+        Operation::Plan(arguments) => plan_file::predict(arguments),
         Operation::Experts(arguments) => experts::predict(arguments),
         Operation::Step(arguments) => step::predict(arguments),
         Operation::Train(arguments) => train::predict(arguments),
@@ -196,7 +207,7 @@ fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
     let sizes = common.sizes()?;
     let scene = Scene::new(common)?;
     let ranks = arguments.ranks(&scene.machine)?;
-    print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), true))?;
+    print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), Some(true)))?;
     let forest = collective::forest(&scene, arguments, ranks)?;
     let job_of = |bytes: u64| {
         let forest = forest.clone();
@@ -223,7 +234,7 @@ fn p2p(arguments: &P2pArguments) -> Result<ExitCode, Error> {
     let sizes = common.sizes()?;
     let scene = Scene::new(common)?;
     let (from, to) = arguments.ends(&scene.machine)?;
-    print(&table::header(&scene, common, &format!("p2p, gpu {from} to gpu {to}"), false))?;
+    print(&table::header(&scene, common, &format!("p2p, gpu {from} to gpu {to}"), Some(false)))?;
     let stream = |bytes| Stream {
         from,
         to,

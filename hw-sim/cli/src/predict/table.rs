@@ -6,8 +6,13 @@ use hwsim_timing::Engine;
 use hwsim_timing::p2p::Point;
 use ringdove_figures::table::{self, all_reduce_bus_factor, columns, fitted};
 
-/// Everything above the rows.
-pub(super) fn header(scene: &Scene, common: &Common, what: &str, is_collective: bool) -> String {
+/// Everything above the rows; with the columns of a collective or of messages between two GPUs.
+pub(super) fn header(
+    scene: &Scene,
+    common: &Common,
+    what: &str,
+    is_collective: Option<bool>,
+) -> String {
     let mut text = format!(
         "# hwsim predict {what}\n# {}: {}\n# machine {}, {} GPUs, engine {}\n\
          # {}: no time was measured, no data was moved\n#\n",
@@ -29,13 +34,13 @@ pub(super) fn header(scene: &Scene, common: &Common, what: &str, is_collective: 
             device.lane_depth
         );
     }
-    text += &if is_collective {
-        columns(" plan, limited by")
-    } else {
-        format!(
+    text += &match is_collective {
+        Some(true) => columns(" plan, limited by"),
+        Some(false) => format!(
             "# {:>10}  {:>10}  {:>10}  {:>12}  limited by\n# {:>10}  {:>10}  {:>10}  {:>12}\n",
             "size", "latency", "throughput", "messages", "(B)", "(us)", "(GB/s)", "(1/us)"
-        )
+        ),
+        None => String::new(),
     };
     text
 }

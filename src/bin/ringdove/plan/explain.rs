@@ -190,6 +190,15 @@ impl Where {
                 costs.limit
             );
         }
+        if let Some(us) = scene.in_switch(request) {
+            let rate = request.bytes as f64 / us / 1e3;
+            let _ = writeln!(
+                out,
+                "  {:<16} {:>6} {:>9} {:>7} {us:>9.1} us {rate:>8.2}  planned, not run: multicast \
+                 and reduction in NVSwitches",
+                "in switches", "", "", ""
+            );
+        }
         let _ = writeln!(out, "{}", scene.why(&candidates, chosen, from_table));
         let picked = match &self.algorithm {
             None => chosen,
@@ -223,6 +232,12 @@ fn profile(name: &str) -> Result<Profile, String> {
 }
 
 impl Scene {
+    /// What switches that reduce would make of a call on one node.
+    fn in_switch(&self, request: &CollectiveRequest) -> Option<f64> {
+        let is_one_node = self.gpus.len() as u32 == self.per_node;
+        is_one_node.then(|| self.model.in_switch(&self.gpus, request)).flatten()
+    }
+
     fn forest(&self, collective: Collective) -> Option<Arc<Forest>> {
         let root = match collective {
             Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => None,
@@ -274,7 +289,7 @@ impl Scene {
     ) -> Result<(Vec<Candidate>, usize, bool), String> {
         let words = |error: ringdove::plan::PlanError| error.to_string();
         let largest = largest_of_class(request);
-        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus) && self.gpus.len() > 2;
+        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus);
         let forest = asks.then(|| self.forest(request.collective)).flatten();
         let means = Means { limits: self.limits, forest: forest.as_ref() };
         let way = self.model.way(request, &means, self.moved).map_err(words)?;

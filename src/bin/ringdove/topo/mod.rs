@@ -6,8 +6,11 @@ mod text;
 
 use clap::Args;
 use ringdove::topology::graph::CapacityGraph;
+use ringdove::topology::in_switch::InSwitch;
 use ringdove::topology::machine::Machine;
-use ringdove::topology::packing::{Packing, Roots, pack};
+use ringdove::topology::network::{Leaf, Network};
+use ringdove::topology::packing::{Packing, Rate, Roots, pack};
+use ringdove::topology::ranks::RankGpu;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,9 +32,31 @@ pub struct Arguments {
     /// So many nodes like this one, joined by their adapters
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     nodes: u32,
+    /// Rails: GPUs with the same place on their nodes share switches of their own
+    #[arg(long, requires = "nodes")]
+    rails: bool,
+    /// So many nodes are below one leaf switch (with --rails: below one for each rail)
+    #[arg(long, value_name = "COUNT", requires = "nodes",
+        value_parser = clap::value_parser!(u32).range(1..=512))]
+    leaf_nodes: Option<u32>,
+    /// How many times the rate of what is below a leaf switch exceeds that of its uplinks
+    #[arg(long, value_name = "RATIO", default_value = "1", requires = "leaf_nodes",
+        value_parser = ratio)]
+    oversubscription: Rate,
     /// So many trees for each GPU, instead of as many as the optimum takes
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1024))]
     trees: Option<u64>,
+}
+
+/// A ratio with up to three decimals.
+fn ratio(text: &str) -> Result<Rate, String> {
+    let expected = || "a number from 1 to 1000, with up to three decimals".to_owned();
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let whole: u64 = whole.parse().map_err(|_| expected())?;
+    let digits: u64 = decimals.parse().map_err(|_| expected())?;
+    let scale = 10u64.pow(decimals.len().min(4) as u32);
+    let fits = decimals.len() <= 3 && (1..=1000).contains(&whole);
+    if fits { Ok(Rate::new(whole * scale + digits, scale)) } else { Err(expected()) }
 }
 
 /// Shows the machine.
@@ -58,10 +83,14 @@ fn show(arguments: &Arguments) -> Result<(), String> {
         return super::say(&(out + "\nOne GPU alone: nothing to be moved.\n"));
     }
     let words = |error: ringdove::Error| error.to_string();
-    let graph = machine.capacities(&gpus, arguments.nodes).map_err(words)?;
+    let oversubscription = arguments.oversubscription;
+    let leaf = arguments.leaf_nodes.map(|nodes| Leaf { nodes, oversubscription });
+    let network = Network { rails: arguments.rails, leaf };
+    let graph = machine.capacities_over(&gpus, arguments.nodes, network).map_err(words)?;
     let packing = pack(&graph, &Roots::all(&graph), arguments.trees).map_err(words)?;
     out += &format!("\n{}", text::rates(&graph, &packing));
     if arguments.nodes == 1 {
+        out += &in_switch(&machine, &gpus);
         let own = machine.ring(&gpus).map_err(words)?;
         out += &text::rings(&own, machine.best_ring(&gpus).map_err(words)?.as_ref());
     }
@@ -69,6 +98,21 @@ fn show(arguments: &Arguments) -> Result<(), String> {
         write(file, &draw(&graph, &packing)?)?;
     }
     super::say(&out)
+}
+
+/// What NVSwitches that reduce would admit, where there are such.
+fn in_switch(machine: &Machine, numbers: &[u32]) -> String {
+    let known = machine.gpus();
+    let places = known.iter().filter(|(_, gpu)| numbers.contains(&gpu.number));
+    let of = |place: usize| RankGpu::of(machine, machine.devices[place].address);
+    let gpus: Vec<_> = places.filter_map(|(place, _)| of(*place)).collect();
+    InSwitch::of(&gpus).map_or_else(String::new, |switches| {
+        let gigabytes = switches.all_reduce_megabytes() as f64 / 1000.0;
+        format!(
+            "By multicast and reduction in NVSwitches (planned, not run): all-reduce \
+             {gigabytes:.2} GB/s\n"
+        )
+    })
 }
 
 fn draw(graph: &CapacityGraph, packing: &Packing) -> Result<String, String> {

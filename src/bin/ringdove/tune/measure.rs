@@ -1,7 +1,11 @@
 //! What `ringdove tune` measures, by the host's clock. A rate is the difference between a long
 //! and a short piece of work, so that what both cost beside their bytes does not count; each time
 //! is the shortest of several.
+//!
+//! Here are launches and copies by the driver; `kernels` has the executor and the engines,
+//! `adapters` the network.
 
+use super::kernels::Pair;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream};
 use ringdove::cost::Profile;
@@ -35,19 +39,22 @@ pub struct Measured {
 pub struct Found {
     /// GPUs and driver.
     pub machine: String,
-    /// The built-in profile for such GPUs.
-    pub base: &'static str,
+    /// The profile whose values stand where nothing was measured.
+    pub base: Profile,
     pub constants: Vec<Measured>,
+    /// What could not be measured, with the reason.
+    pub failed: Vec<String>,
     /// The process runs on virtual hardware.
     pub is_virtual: bool,
 }
 
-fn words(error: impl Display) -> String {
+pub fn words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Measures the GPUs of this process.
-pub fn measure() -> Result<Found, String> {
+/// Measures the GPUs of this process; what is not measured is as in the built-in profile of this
+/// name, or in that for such GPUs.
+pub fn measure(base: Option<&str>) -> Result<Found, String> {
     let count = device_count().map_err(words)?;
     if count == 0 {
         return Err("no GPU to measure".to_owned());
@@ -55,24 +62,49 @@ pub fn measure() -> Result<Found, String> {
     let contexts = (0..count).map(open_device).collect::<Result<Vec<_>, _>>().map_err(words)?;
     let gpus = Gpus::of(&contexts);
     let first = &contexts[0];
+    let fitting = gpus.known.first().and_then(Option::as_ref).map_or("pcie4", Profile::for_gpu);
+    let base = Profile::built_in(base.unwrap_or(fitting)).map_err(words)?;
     let mut constants = vec![launch(first)?, copy(first)?, memory(first)?, submit(first)?];
     constants.extend(links(&contexts, &gpus)?);
+    constants.extend(copy_engines(first));
+    let mut failed = Vec::new();
+    // A way that this machine lacks is no reason to lose what was measured.
+    let mut add = |what: &str, found: Result<Vec<Measured>, String>| match found {
+        Ok(found) => constants.extend(found),
+        Err(error) => failed.push(format!("{what}: {error}")),
+    };
+    let pair = gpus.pair(&contexts, &base)?;
+    let blocks = pair.blocks();
+    let of_pass = |name: &str| {
+        let found = blocks.as_ref().ok()?.iter().find(|it| it.name == name)?;
+        Some(found.value.max(0.0))
+    };
+    let [op, step] = ["op", "step"].map(|name| of_pass(name).unwrap_or(0.0));
+    add("blocks", blocks);
+    match pair.gpus {
+        Some(_) => add("stores", pair.stores(op, step)),
+        None => add("stores", Err("two GPUs whose links are known are needed".to_owned())),
+    }
+    #[cfg(feature = "verbs")]
+    add("adapters", super::adapters::measure(&base));
+    let (proxy, device) = (pair.proxy(&constants), pair.device(&constants));
+    let mut add = |what: &str, found: Result<Vec<Measured>, String>| match found {
+        Ok(found) => constants.extend(found),
+        Err(error) => failed.push(format!("{what}: {error}")),
+    };
+    add("the proxy", proxy);
+    add("device engines", device);
     // Rates that are no time at all are no measurement.
     constants.retain(|it| it.value.is_finite() && it.value > 0.0);
     let name = first.name().map_err(words)?;
     // Virtual GPUs say so in their names.
     let is_virtual = name.contains("(virtual)");
     let note = if is_virtual { ": no figures of GPUs" } else { "" };
-    Ok(Found {
-        machine: format!("{count} x {name}{note}"),
-        base: gpus.known.first().and_then(Option::as_ref).map_or("pcie4", Profile::for_gpu),
-        constants,
-        is_virtual,
-    })
+    Ok(Found { machine: format!("{count} x {name}{note}"), base, constants, failed, is_virtual })
 }
 
 /// The shortest time of `work`, in µs, after one run that does not count.
-fn shortest(mut work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+pub fn shortest(mut work: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     work()?;
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
@@ -144,6 +176,14 @@ fn memory(context: &Arc<CudaContext>) -> Result<Measured, String> {
     Ok(Measured { name: "memory", value, unit: "GB/s", how: how.to_owned() })
 }
 
+/// What the driver says of copies at the same time.
+fn copy_engines(context: &CudaContext) -> Option<Measured> {
+    let attribute = Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT;
+    let count = context.attribute(attribute).ok()?;
+    let how = "what the driver says of the GPU".to_owned();
+    Some(Measured { name: "copy_engines", value: f64::from(count), unit: "count", how })
+}
+
 fn submit(context: &Arc<CudaContext>) -> Result<Measured, String> {
     let stream = context.new_stream().map_err(words)?;
     let input = stream.alloc_zeros::<u8>(16).map_err(words)?;
@@ -183,6 +223,22 @@ impl Gpus {
         let known = |address: &Option<PciAddress>| RankGpu::of(machine.as_ref()?, (*address)?);
         let known = addresses.iter().map(known).collect();
         Self { machine, known, places }
+    }
+
+    /// Two ranks: on the first two GPUs, or both on the only one.
+    fn pair<'a>(
+        &'a self,
+        contexts: &'a [Arc<CudaContext>],
+        base: &'a Profile,
+    ) -> Result<Pair<'a>, String> {
+        let second = contexts.len().min(2) - 1;
+        let known = |number: usize| self.known.get(number).and_then(Option::as_ref);
+        Ok(Pair {
+            contexts: [&contexts[0], &contexts[second]],
+            gpus: known(0).zip(known(1)).map(|(one, other)| [one, other]),
+            base,
+            settings: Settings::from_env().map_err(words)?,
+        })
     }
 
     /// What the links between two of them carry by their data sheets, and whether they are NVLinks.

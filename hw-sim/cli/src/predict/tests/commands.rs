@@ -45,7 +45,7 @@ fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() 
     }
     let arguments = all_reduce_arguments("all-reduce");
     let scene = Scene::new(&arguments.common).expect("built in");
-    let header = table::header(&scene, &arguments.common, "all-reduce", true);
+    let header = table::header(&scene, &arguments.common, "all-reduce", Some(true));
     assert!(header.contains("# modelled, profile ark-v100"), "{header}");
 }
 

@@ -4,6 +4,8 @@ mod a100;
 mod commands;
 mod cost;
 mod low_latency;
+mod parts;
+mod plan_files;
 mod readme;
 mod selection;
 mod trees;

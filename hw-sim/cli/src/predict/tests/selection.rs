@@ -16,8 +16,7 @@ const BAR: f64 = 1.10;
 /// Buffers that are not registered gain nothing from less; those that are, neither.
 const REGISTERED_MIN: u64 = 64 << 10;
 
-/// Of more than the most bytes of a machine, this size. Two GPUs of a mesh are left out: they do
-/// not ask for trees, which would be 1.12 times as fast there (benches/README.md).
+/// Of more than the most bytes of a machine, this size.
 const LARGE: u64 = 64 << 20;
 
 struct World {
@@ -113,8 +112,7 @@ fn check(machine: &str, ranks: std::ops::RangeInclusive<u32>, most: u64) {
     for (ranks, registered) in ranks.flat_map(|ranks| [(ranks, false), (ranks, true)]) {
         let world = World::new(machine, ranks, registered);
         let mut sizes = sizes(most);
-        let is_pair = ranks == 2 && has_mesh(&world.scene.gpus);
-        sizes.extend(Some(LARGE).filter(|large| *large > most && !is_pair));
+        sizes.extend(Some(LARGE).filter(|large| *large > most));
         sizes.retain(|bytes| !registered || *bytes >= REGISTERED_MIN);
         for bytes in sizes {
             let (taken, best, name) = world.times(bytes);
