@@ -36,9 +36,9 @@ pub struct ExploreArguments {
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
-    /// user-faults, experts, relays, experts-faults, collectives, collectives-faults, clock, groups,
-    /// groups-faults, graphs, device, device-faults, members, members-faults, communicators,
-    /// communicators-faults or random
+    /// user-faults, experts, relays, experts-faults, collectives, collectives-faults, clock,
+    /// groups, groups-faults, graphs, device, device-faults, members, members-faults,
+    /// communicators, communicators-faults or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }

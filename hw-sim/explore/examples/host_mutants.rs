@@ -1,5 +1,5 @@
-//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants > NEW`, in
-//! the root of the repository, and `NEW` becomes `hw-sim/explore/HOST-MUTANTS.md`. It copies the
+//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants > NEW`,
+//! in the root of the repository, and `NEW` becomes `hw-sim/explore/HOST-MUTANTS.md`. It copies the
 //! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, and runs
 //! it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
 //! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What
@@ -128,6 +128,8 @@ const JOBS: [Job; 5] = [
 ];
 
 const GAP: &str = "gap: nobody notices";
+/// The reason of a site that no run has come to.
+const UNTRIED: &str = "gap: not tried yet";
 
 const HEAD: &str = "\
 # Mutants of the host's code
@@ -135,9 +137,9 @@ const HEAD: &str = "\
 Each row is one ordering, lap bit, credit, flag or check of the library's host code, weakened. All
 sites are weakened in one copy of the source, and a variable says which
 one is in force. The last column names what goes wrong with it: a unit test of the library, a test
-of it (the file is named), a scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce` on
-virtual hardware; or it says why none does: *equivalent* ones change nothing that anybody can see; a
-*gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore --example
+of it (the file is named), a scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce`
+on virtual hardware; or it says why none does: *equivalent* ones change nothing that anybody can
+see; a *gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore --example
 host_mutants`, in one run; a test compares sites and reasons with the code, and does not build the
 mutants anew.
 
@@ -220,7 +222,11 @@ impl Witness {
             all.extend(names.into_iter().map(|name| Self::Test((*file).to_owned(), name)));
         }
         // Of those that have a reason fewer seeds, and no jobs.
-        let share = if site.reason.is_some_and(|reason| reason != GAP) { 4 } else { 1 };
+        let share = if site.reason.is_some_and(|reason| reason != GAP && reason != UNTRIED) {
+            4
+        } else {
+            1
+        };
         let seeds = part.scenarios.iter().map(|(it, seeds)| (it, seeds.div_ceil(share)));
         all.extend(seeds.map(|(it, seeds)| Self::Seeds(*it, 0, seeds)));
         all.extend((0..JOBS.len()).filter(|_| part.jobs && share == 1).map(Self::Perf));
@@ -244,7 +250,8 @@ fn print_table() -> Result<(), String> {
     println!("{HEAD}");
     for (number, site) in (1..).zip(&sites) {
         let seen = built.notices(number, site)?;
-        let verdict = seen.unwrap_or_else(|| site.reason.unwrap_or(GAP).to_owned());
+        let reason = site.reason.filter(|reason| *reason != UNTRIED);
+        let verdict = seen.unwrap_or_else(|| reason.unwrap_or(GAP).to_owned());
         println!("| `{}` | {} | {verdict} |", site.file, site.what);
     }
     Ok(())

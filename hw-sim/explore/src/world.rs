@@ -211,6 +211,11 @@ impl World {
         self.stopped_hosts.push(rank);
     }
 
+    /// So much time passes that no deadline of a wait lies ahead.
+    pub fn pass_deadlines(&mut self) {
+        self.gpus.iter_mut().for_each(|gpu| gpu.ahead_ns += 2 * crate::rank::NEVER_NS as i64);
+    }
+
     /// A rank whose kernels and engine have ended takes no turns any more.
     pub fn remove(&mut self, rank: usize) {
         self.actors.retain(|(actor, _)| match actor {

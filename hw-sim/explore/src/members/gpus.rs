@@ -25,7 +25,8 @@ use crate::world::{Stats, World};
 
 /// Words of an input that differ from those of every other call.
 const WORDS: u32 = 4096;
-/// The number of an aborted wait in a record.
+/// What a record says of a wait that has expired, and of one that was aborted.
+const EXPIRED: u32 = 1;
 const ABORTED: u32 = 2;
 
 /// What is drawn of the GPUs of a run.
@@ -58,7 +59,7 @@ impl Shape {
     pub fn draw(random: &mut fastrand::Rng) -> Self {
         let low_latency_bytes = [0, 64, 256][random.usize(..3)];
         let stores = [Stores::Auto, Stores::Never, Stores::Always][random.usize(..3)];
-        Self {
+        let mut shape = Self {
             blocks: random.u32(1..=2),
             threads: [32, 64][random.usize(..2)],
             slot_bytes: [512, 1024][random.usize(..2)],
@@ -77,8 +78,12 @@ impl Shape {
                 mutant: None,
             },
             // While kernels wait, mostly.
-            strikes_at: (random.u32(..4) > 0).then(|| random.u64(1..1 << random.u32(4..=13))),
+            strikes_at: (random.u32(..4) > 0).then(|| 1 << random.u32(3..=12)),
+        };
+        if let Some(turn) = &mut shape.strikes_at {
+            *turn += random.u64(..*turn);
         }
+        shape
     }
 
     fn settings(&self) -> Settings {
@@ -142,6 +147,8 @@ pub struct Gpus<'a> {
     members: BTreeMap<(usize, Job), Member>,
     seed: u64,
     mutant: Option<HostMutant>,
+    /// Deadlines of waits have passed.
+    have_expired: bool,
 }
 
 impl<'a> Gpus<'a> {
@@ -160,6 +167,7 @@ impl<'a> Gpus<'a> {
             members: BTreeMap::new(),
             seed,
             mutant,
+            have_expired: false,
         }
     }
 
@@ -279,6 +287,22 @@ impl<'a> Gpus<'a> {
         ))
     }
 
+    /// Waits expire that nobody ends. False: they have already.
+    pub fn expire(&mut self) -> bool {
+        if std::mem::replace(&mut self.have_expired, true) {
+            return false;
+        }
+        self.world.pass_deadlines();
+        true
+    }
+
+    /// Has a wait of a rank's kernel expired, and does its host know?
+    pub fn has_expired(&self, process: usize, job: Job) -> bool {
+        let member = self.members.get(&(process, job));
+        let is_expired = member.is_some_and(|member| member.rank.record().state == EXPIRED);
+        is_expired && self.has_ended(process, job)
+    }
+
     /// Have all kernels of a rank ended?
     pub fn has_ended(&self, process: usize, job: Job) -> bool {
         let at = self.members.get(&(process, job)).and_then(|member| member.at);
@@ -353,7 +377,8 @@ impl<'a> Gpus<'a> {
         for ((process, job), member) in self.members.iter().filter(|((of, _), _)| is_left(*of)) {
             let record = member.rank.record();
             let failed = record.state != 0;
-            if failed && !(member.is_aborted && record.state == ABORTED) {
+            let may_be = record.state == ABORTED || self.have_expired && record.state == EXPIRED;
+            if failed && !(member.is_aborted && may_be) {
                 return Err(format!("{job:?} of process {process} was not aborted: {record:?}"));
             }
             // Those before the one that was aborted.

@@ -37,6 +37,8 @@ const END: Duration = Duration::from_secs(400);
 const STEPS_MAX: u64 = 400_000;
 /// So long lasts a batch of turns of GPUs at first: it grows by a part while nothing else happens.
 const PACE: Duration = Duration::from_millis(10);
+/// Once nothing has happened on the network for so many turns, waits of kernels expire.
+const PATIENCE: Duration = Duration::from_secs(3600);
 /// Turns of a batch.
 const BATCH_TURNS: u32 = 500;
 /// Turns of GPUs, at most.
@@ -249,6 +251,11 @@ impl<'a> Run<'a> {
         if gpus.world.stats().turns > TURNS_MAX {
             return Err(self.unfinished());
         }
+        // Those that could say that a rank is gone may have left before.
+        if next.is_none() && self.shape.strike.is_some() && self.pace > PATIENCE && gpus.expire() {
+            self.note("waits expire".to_owned());
+            return Ok(true);
+        }
         let strike = self.strike.and(self.shape.gpus.as_ref()).and_then(|it| it.strikes_at);
         for _ in 0..BATCH_TURNS {
             gpus.world.turn()?;
@@ -420,6 +427,11 @@ impl<'a> Run<'a> {
         let Some(number) = self.rank_node(process, job) else {
             return Err(format!("process {process} has lost its rank of {job:?}"));
         };
+        let has_expired = |gpus: &Gpus<'_>| gpus.has_expired(process, job);
+        if matches!(act, Act::Call(..)) && self.gpus.as_ref().is_some_and(has_expired) {
+            self.expire(process, job, number);
+            return Ok(());
+        }
         let staged = &mut self.nodes.get_mut(&number).expect("it was found").staged;
         if let Some(error) = staged.failure() {
             // Whoever leaves does not ask.

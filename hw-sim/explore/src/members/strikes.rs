@@ -1,11 +1,15 @@
 //! What goes wrong in a run of members, and what those that are left do then.
 
+use ringdove::error::Error;
 use ringdove::id::Rank;
 use std::time::Duration;
 
 use super::shape::Strike;
 use super::wires::Port;
 use super::{Job, Node, Run};
+
+/// Why a rank aborts whose wait has expired.
+pub(super) const EXPIRED: &str = "a wait has expired";
 
 impl Run<'_> {
     /// Does what the fault does, when its time has come.
@@ -55,6 +59,19 @@ impl Run<'_> {
             }
             Strike::Late { .. } | Strike::Disagrees { .. } => {}
         }
+    }
+
+    /// The host of a rank finds that a wait of its kernel has expired: it ends the job for all.
+    pub(super) fn expire(&mut self, process: usize, job: Job, number: usize) {
+        let rank = self.members[&job].iter().position(|it| *it == process);
+        let rank = Rank(rank.expect("it is a member") as u32);
+        let node = self.nodes.get_mut(&number).expect("it was found");
+        node.is_touched = true;
+        if !node.staged.is_finished() {
+            node.staged.abort(&mut Port { wires: &mut self.wires, node: number }, rank, EXPIRED);
+        }
+        let error = Error::Aborted { by: Some(rank), why: EXPIRED.to_owned() };
+        self.fail(process, job, error);
     }
 
     /// The turn of GPUs at which that is to happen, if it is one, and the turn that it is.

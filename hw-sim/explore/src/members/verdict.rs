@@ -3,6 +3,7 @@
 use ringdove::error::{BootstrapError, Error};
 
 use super::shape::Strike;
+use super::strikes::EXPIRED;
 use super::{Job, Process, Run};
 
 impl Run<'_> {
@@ -48,6 +49,7 @@ impl Run<'_> {
             Error::Disagreement { what, .. } => {
                 return matches!(strike, Strike::Disagrees { .. }) && what == "a term";
             }
+            Error::Aborted { why, .. } if why == EXPIRED => return true,
             Error::Aborted { .. } => return matches!(strike, Strike::Aborts { .. }),
             Error::Bootstrap(fault) => &**fault,
             _ => return false,
