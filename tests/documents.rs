@@ -249,7 +249,7 @@ fn a_client_that_breaks_is_not_taken_for_one_that_cannot_be_had() {
     assert_eq!(have(&there, Some(&folder)).0, Some(0));
     let (code, said) = have(&there, Some(&folder.join("tests")));
     assert_eq!(code, Some(1), "a variable that names something else: {said}");
-    // What these scripts do themselves is no reason to skip: only `have`, and what it cannot know of.
+    // These scripts themselves do not skip, but for what `have` cannot know of.
     let own = ["burn", "fabric-lib"];
     for entry in fs::read_dir(root().join("tests/clients/clients")).unwrap() {
         let path = entry.unwrap().path();

@@ -338,8 +338,8 @@ fn data_arrives_on_either_link_layer() {
     });
 }
 
-/// If this fails, a rank of a large job runs out of something before it has connected all peers, or mixes
-/// them up. On one adapter each peer is a queue pair, whose file takes a megabyte.
+/// If this fails, a rank of a large job runs out of something before it has connected all peers, or
+/// mixes them up. On one adapter each peer is a queue pair, whose file takes a megabyte.
 #[test]
 fn two_thousand_peers_are_connected_and_each_lane_leads_to_its_own() {
     const PEERS: u32 = 2048;

@@ -570,7 +570,7 @@ static void job_order(void) {
 
 /* Rounds in which a signal was seen before all data of the write in front of it. */
 static int too_early(struct ibv_mr *of_data, struct ibv_mr *of_signal) {
-    enum { ROUNDS = 2000 };
+    enum { ROUNDS = 500 };
     volatile uint64_t *flag = (volatile uint64_t *)(memory + 512 * 1024);
     volatile uint64_t *target = (volatile uint64_t *)(memory + 256 * 1024);
     uint64_t *source = (uint64_t *)memory;

@@ -176,8 +176,8 @@ fn writes_of_one_queue_pair_land_in_order() {
     job("order", "one-gpu", &[]);
 }
 
-/// If this fails, programs that ask for relaxed ordering cannot find out on virtual adapters whether they
-/// bear it, or those that do not ask get it.
+/// If this fails, programs that ask for relaxed ordering cannot find out on virtual adapters
+/// whether they bear it, or those that do not ask get it.
 #[test]
 fn relaxed_ordering_is_played_for_memory_that_was_registered_with_it() {
     job("relaxed", "one-gpu", &[("HWSIM_DRIVER_KEYS", "place-out-of-order=relaxed")]);

@@ -7,10 +7,11 @@ use super::device::{AsyncEvent, Device};
 use super::host::Host;
 use super::link::Link;
 use super::qp::{Capacity, Place, QueuePair, QueuePairRequest};
+use super::receive::XrcDomain;
 use super::responder::Responded;
-use super::sharing::{Nobody, Turns};
+use super::sharing::Nobody;
 use super::transport::Transport;
-use super::xrc::XrcDomain;
+use super::turns::Turns;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
 //! The host of a process's adapters: its place in the fabric, and the memory that they may touch.
 
 use super::error::Result;
+use super::receive::Domains;
 use super::region::{GpuReach, Held, RegionChange, RegionRequest, Regions};
-use super::xrc::Domains;
 use crate::description::Description;
 use crate::fabric::{Fabric, copy};
 use crate::memory::GlobalMemory;

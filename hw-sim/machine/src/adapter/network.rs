@@ -8,11 +8,11 @@ use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
 use super::host::{GpuMemory, Host};
 use super::qp::{QueuePair, QueuePairRequest};
-use super::receive::ReceiveQueue;
+use super::receive::{ReceiveQueue, XrcDomain, XrcPart};
 use super::region::{RegionChange, RegionRequest};
 use super::service::Service;
 use super::window::WindowKind;
-use super::xrc::{self, DomainRequest, XrcDomain, XrcPart};
+use super::xrc::DomainRequest;
 use crate::description::{Adapter, Description};
 use crate::fabric::Fabric;
 use crate::fault::FAULTS_VARIABLE;
@@ -80,13 +80,13 @@ impl Network {
         domains: (Arc<XrcDomain>, u64),
         completions: Arc<CompletionQueue>,
     ) -> Result<Arc<ReceiveQueue>> {
-        let xrc = XrcPart::new(&self.host, domains.0, domains.1, completions)?;
+        let xrc = XrcPart::new(&self.host.fabric, domains.0, domains.1, completions)?;
         Ok(ReceiveQueue::of_xrc(sizes, owner.0, owner.1, xrc))
     }
 
     /// Opens the XRC domain that a file names, with the processes of the node that have.
     pub fn open_xrc_domain(&self, request: DomainRequest) -> Result<Arc<XrcDomain>> {
-        xrc::open(&self.host, request)
+        self.host.domains.open(&self.host.fabric, request)
     }
 
     /// The queue pair that another process has made to receive for an XRC domain, by its number.

@@ -1,11 +1,13 @@
 //! Receive queues: a queue pair's own, shared between several, or of an XRC domain.
 
+use super::completion::CompletionQueue;
 use super::device::{AsyncEvent, Element, Events};
 use super::error::{Result, VerbsError};
 use super::users::Users;
 use super::work::ReceiveRequest;
-use super::xrc::XrcPart;
-use std::collections::VecDeque;
+use super::xrc::{self, DomainName, DomainRequest, Membership};
+use crate::fabric::{Fabric, ProcessId};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 
 /// A queue pair, as the queue that it takes receive requests from knows it.
@@ -181,5 +183,113 @@ impl ReceiveQueue {
 impl std::fmt::Debug for ReceiveQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReceiveQueue").field("shared", &self.is_shared()).finish_non_exhaustive()
+    }
+}
+
+/// What joins receiving queue pairs and shared receive queues.
+#[derive(Default)]
+pub struct XrcDomain {
+    /// None where it is of this process alone.
+    pub(super) name: Option<DomainName>,
+    queues: Mutex<HashMap<u32, Weak<ReceiveQueue>>>,
+    /// Queue pairs that receive for any of the queues.
+    pub(super) receivers: Users<dyn Receiver>,
+    /// Those of other processes, as far as this one plays them.
+    pub(super) deputies: Users<dyn Receiver>,
+    membership: Mutex<Option<Membership>>,
+}
+
+impl XrcDomain {
+    /// The queue of this process with this number.
+    pub(super) fn queue(&self, number: u32) -> Option<Arc<ReceiveQueue>> {
+        self.queues.lock().unwrap().get(&number).and_then(Weak::upgrade)
+    }
+
+    /// The other process that has the queue with this number in this domain.
+    pub(super) fn queue_elsewhere(&self, fabric: &Fabric, number: u32) -> Option<ProcessId> {
+        let owner = xrc::owner_of(fabric, self.name.as_ref()?, number)?;
+        (owner != fabric.own_id).then_some(owner)
+    }
+
+    /// Brings a queue in, under its number.
+    pub(super) fn enter(&self, number: u32, queue: &Arc<ReceiveQueue>) {
+        self.queues.lock().unwrap().insert(number, Arc::downgrade(queue));
+    }
+
+    /// No message finds the queue any more.
+    pub(super) fn leave(&self, number: u32) {
+        self.queues.lock().unwrap().remove(&number);
+    }
+
+    /// All who receive for the queues here.
+    pub(super) fn all_receivers(&self) -> Vec<Arc<dyn Receiver>> {
+        let mut all = self.receivers.all();
+        all.extend(self.deputies.all());
+        all
+    }
+
+    /// Are there queues of this process, or queue pairs of it that receive for them?
+    pub fn is_used(&self) -> bool {
+        !self.queues.lock().unwrap().is_empty() || !self.receivers.is_empty()
+    }
+
+    /// This process has no handle on it any more.
+    pub fn close(&self) {
+        *self.membership.lock().unwrap() = None;
+    }
+}
+
+/// The domains of this process that files name.
+#[derive(Default)]
+pub(super) struct Domains(Mutex<HashMap<DomainName, Weak<XrcDomain>>>);
+
+impl Domains {
+    /// The domain of this name, made if need be; this process is no member by that.
+    pub fn find(&self, name: DomainName) -> Arc<XrcDomain> {
+        let mut all = self.0.lock().unwrap();
+        all.retain(|_, domain| domain.strong_count() > 0);
+        if let Some(known) = all.get(&name).and_then(Weak::upgrade) {
+            return known;
+        }
+        let made = Arc::new(XrcDomain { name: Some(name), ..XrcDomain::default() });
+        all.insert(name, Arc::downgrade(&made));
+        made
+    }
+
+    /// Opens the domain that a file names.
+    pub fn open(&self, fabric: &Arc<Fabric>, request: DomainRequest) -> Result<Arc<XrcDomain>> {
+        let (name, membership) = xrc::join(fabric, request)?;
+        let domain = self.find(name);
+        *domain.membership.lock().unwrap() = Some(membership);
+        Ok(domain)
+    }
+}
+
+/// What a shared receive queue of an XRC domain has that others leave to the queue pair.
+pub(super) struct XrcPart {
+    pub number: u32,
+    pub xrc_domain: Arc<XrcDomain>,
+    /// The protection domain.
+    pub domain: u64,
+    pub completions: Arc<CompletionQueue>,
+    fabric: Arc<Fabric>,
+}
+
+impl XrcPart {
+    /// With a number that no other queue of the fabric has.
+    pub fn new(
+        fabric: &Arc<Fabric>,
+        xrc_domain: Arc<XrcDomain>,
+        domain: u64,
+        completions: Arc<CompletionQueue>,
+    ) -> Result<Self> {
+        let number = xrc::new_number(fabric, xrc_domain.name)?;
+        Ok(Self { number, xrc_domain, domain, completions, fabric: Arc::clone(fabric) })
+    }
+}
+
+impl Drop for XrcPart {
+    fn drop(&mut self) {
+        xrc::forget_number(&self.fabric, self.number);
     }
 }

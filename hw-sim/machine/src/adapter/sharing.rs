@@ -19,6 +19,7 @@ use super::receive::ReceiveQueue;
 use super::record::{FIRST, Record};
 use super::responder::{ReceiveSide, Responded, Step};
 use super::state::Attributes;
+use super::turns::Turns;
 use super::window::Party;
 use super::xrc::DomainName;
 use crate::fabric::ProcessId;
@@ -37,15 +38,6 @@ const FAILURE: usize = 344;
 const ACCESS: usize = 348;
 const RECEIVER_TIMER: usize = 352;
 const DOMAIN: usize = 360;
-
-/// How a process takes part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turns {
-    /// It has made the queue pair.
-    Owner,
-    /// Another process has.
-    Deputy { owner: ProcessId },
-}
 
 /// Hears of no event: those of a queue pair are its owner's.
 pub(super) struct Nobody;

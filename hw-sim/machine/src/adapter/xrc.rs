@@ -10,18 +10,13 @@
 //! folder. [`super::sharing`] says how a message reaches the queue of another process.
 
 use super::address::Endpoint;
-use super::completion::CompletionQueue;
 use super::error::{Result, VerbsError};
-use super::host::Host;
-use super::receive::{ReceiveQueue, Receiver};
-use super::users::Users;
 use crate::fabric::{Fabric, FabricError, ProcessId, Segment};
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
 
 /// The mark and the bytes of the file that keeps the number of a queue.
 const QUEUE_MAGIC: u64 = u64::from_le_bytes(*b"hwsimSR1");
@@ -72,22 +67,9 @@ impl DomainName {
     }
 }
 
-/// What joins receiving queue pairs and shared receive queues.
-#[derive(Default)]
-pub struct XrcDomain {
-    /// None where it is of this process alone.
-    pub(super) name: Option<DomainName>,
-    queues: Mutex<HashMap<u32, Weak<ReceiveQueue>>>,
-    /// Queue pairs that receive for any of the queues.
-    pub(super) receivers: Users<dyn Receiver>,
-    /// Those of other processes, as far as this one plays them.
-    pub(super) deputies: Users<dyn Receiver>,
-    membership: Mutex<Option<Membership>>,
-}
-
 /// Shows other processes that this one has opened a domain.
-struct Membership {
-    host: Arc<Host>,
+pub(super) struct Membership {
+    fabric: Arc<Fabric>,
     name: String,
     /// As long as it is open, no other file has its number.
     _file: OwnedFd,
@@ -95,49 +77,7 @@ struct Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.host.fabric.remove(&self.name);
-    }
-}
-
-impl XrcDomain {
-    /// The queue of this process with this number.
-    pub(super) fn queue(&self, number: u32) -> Option<Arc<ReceiveQueue>> {
-        self.queues.lock().unwrap().get(&number).and_then(Weak::upgrade)
-    }
-
-    /// The other process that has the queue with this number in this domain.
-    pub(super) fn queue_elsewhere(&self, fabric: &Fabric, number: u32) -> Option<ProcessId> {
-        let name = self.name?;
-        let (segment, owner) = fabric.open(&queue_file(number), BYTES, QUEUE_MAGIC)?;
-        let found = owner != fabric.own_id && name.is_in(&segment, NAME_AT);
-        (found && fabric.is_alive(owner)).then_some(owner)
-    }
-
-    /// Brings a queue in, under its number.
-    pub(super) fn enter(&self, number: u32, queue: &Arc<ReceiveQueue>) {
-        self.queues.lock().unwrap().insert(number, Arc::downgrade(queue));
-    }
-
-    /// No message finds the queue any more.
-    pub(super) fn leave(&self, number: u32) {
-        self.queues.lock().unwrap().remove(&number);
-    }
-
-    /// All who receive for the queues here.
-    pub(super) fn all_receivers(&self) -> Vec<Arc<dyn Receiver>> {
-        let mut all = self.receivers.all();
-        all.extend(self.deputies.all());
-        all
-    }
-
-    /// Are there queues of this process, or queue pairs of it that receive for them?
-    pub fn is_used(&self) -> bool {
-        !self.queues.lock().unwrap().is_empty() || !self.receivers.is_empty()
-    }
-
-    /// This process has no handle on it any more.
-    pub fn close(&self) {
-        *self.membership.lock().unwrap() = None;
+        self.fabric.remove(&self.name);
     }
 }
 
@@ -153,30 +93,14 @@ pub struct DomainRequest {
     pub exclusive: bool,
 }
 
-/// The domains of this process that files name.
-#[derive(Default)]
-pub(super) struct Domains(Mutex<HashMap<DomainName, Weak<XrcDomain>>>);
-
-impl Domains {
-    /// The domain of this name, made if need be; this process is no member by that.
-    pub fn find(&self, name: DomainName) -> Arc<XrcDomain> {
-        let mut all = self.0.lock().unwrap();
-        all.retain(|_, domain| domain.strong_count() > 0);
-        if let Some(known) = all.get(&name).and_then(Weak::upgrade) {
-            return known;
-        }
-        let made = Arc::new(XrcDomain { name: Some(name), ..XrcDomain::default() });
-        all.insert(name, Arc::downgrade(&made));
-        made
-    }
-}
-
-/// Opens the domain that a file names.
-pub(super) fn open(host: &Arc<Host>, request: DomainRequest) -> Result<Arc<XrcDomain>> {
+/// Opens the domain that a file names: its name, and what shows that this process has.
+pub(super) fn join(
+    fabric: &Arc<Fabric>,
+    request: DomainRequest,
+) -> Result<(DomainName, Membership)> {
     let file = File::from(request.file);
     let status = file.metadata().map_err(VerbsError::system("looking at an XRC domain's file"))?;
     let name = DomainName { endpoint: request.endpoint, device: status.dev(), file: status.ino() };
-    let fabric = &host.fabric;
     // Of two processes that would be the first, one is.
     let _lock = fabric.lock(LOCK)?;
     let is_member = |file: &String| {
@@ -193,53 +117,29 @@ pub(super) fn open(host: &Arc<Host>, request: DomainRequest) -> Result<Arc<XrcDo
             cause: std::io::Error::from_raw_os_error(libc::EAGAIN),
         });
     }
-    let domain = host.domains.find(name);
-    let mut membership = domain.membership.lock().unwrap();
-    if membership.is_none() {
-        let (pid, nonce) = fabric.own_id;
-        let own = format!("{}{pid}-{nonce}", name.prefix());
-        fabric.make(BYTES, MEMBER_MAGIC, |draft, _| fabric.replace(draft, &own))?;
-        let host = Arc::clone(host);
-        *membership = Some(Membership { host, name: own, _file: file.into() });
-    }
-    drop(membership);
-    Ok(domain)
+    let (pid, nonce) = fabric.own_id;
+    let own = format!("{}{pid}-{nonce}-{}", name.prefix(), fabric.serial());
+    fabric.make(BYTES, MEMBER_MAGIC, |draft, _| fabric.replace(draft, &own))?;
+    Ok((name, Membership { fabric: Arc::clone(fabric), name: own, _file: file.into() }))
 }
 
-/// What a shared receive queue of an XRC domain has that others leave to the queue pair.
-pub(super) struct XrcPart {
-    pub number: u32,
-    pub xrc_domain: Arc<XrcDomain>,
-    /// The protection domain.
-    pub domain: u64,
-    pub completions: Arc<CompletionQueue>,
-    host: Arc<Host>,
+/// The process that has the queue with this number, if that is of this domain.
+pub(super) fn owner_of(fabric: &Fabric, name: &DomainName, number: u32) -> Option<ProcessId> {
+    let (segment, owner) = fabric.open(&queue_file(number), BYTES, QUEUE_MAGIC)?;
+    (name.is_in(&segment, NAME_AT) && fabric.is_alive(owner)).then_some(owner)
 }
 
-impl XrcPart {
-    /// With a number that no other queue of the fabric has.
-    pub fn new(
-        host: &Arc<Host>,
-        xrc_domain: Arc<XrcDomain>,
-        domain: u64,
-        completions: Arc<CompletionQueue>,
-    ) -> Result<Self> {
-        let number = new_number(&host.fabric, xrc_domain.name)?;
-        Ok(Self { number, xrc_domain, domain, completions, host: Arc::clone(host) })
-    }
-}
-
-impl Drop for XrcPart {
-    fn drop(&mut self) {
-        self.host.fabric.remove(&queue_file(self.number));
-    }
+/// Gives a number back.
+pub(super) fn forget_number(fabric: &Fabric, number: u32) {
+    fabric.remove(&queue_file(number));
 }
 
 fn queue_file(number: u32) -> String {
     format!("srq-{number:06x}")
 }
 
-fn new_number(fabric: &Fabric, domain: Option<DomainName>) -> Result<u32> {
+/// A number that no other shared receive queue of the fabric has.
+pub(super) fn new_number(fabric: &Fabric, domain: Option<DomainName>) -> Result<u32> {
     let start = fabric.own_id.0.wrapping_mul(64).wrapping_add(fabric.serial());
     let (number, _) = fabric.make(BYTES, QUEUE_MAGIC, |draft, segment| {
         if let Some(name) = domain {

@@ -196,8 +196,8 @@ pub const KEYS: &[Key] = &[
         values: "`on`, `relaxed`, `off`",
         behaviour: "RDMA writes of one queue pair land out of order, within a message and across \
                     those that are under way together; with `relaxed` those alone whose memory was \
-                    registered with `IBV_ACCESS_RELAXED_ORDERING`. Completions, immediates, sends and atomics \
-                    keep their promise: what came before them has landed. \
+                    registered with `IBV_ACCESS_RELAXED_ORDERING`. Completions, immediates, sends \
+                    and atomics keep their promise: what came before them has landed. \
                     `ibv_query_qp_data_in_order` says no, but with `relaxed`",
         source: "DeepEP 40, torchcomms 3881, mscclpp 753; `ibv_query_qp_data_in_order(3)`",
         inference: "pieces of 64 bytes or more",
