@@ -160,8 +160,8 @@ fn a_wait_that_is_dropped_is_missed() {
         .iter()
         .filter_map(|(what, said)| (said == "accepted").then_some(what.as_str()))
         .collect();
-    // The neighbour puts when it has been told that it may, and is told when the rank has taken what
-    // it put before.
+    // The neighbour puts when it has been told that it may, and is told when the rank has taken
+    // what it put before.
     let implied = ["'has come' for 'open the inbox', 0", "'may put' for 'give', 1"];
     assert_eq!((accepted, found.len()), (implied.to_vec(), 9));
 }

@@ -1,6 +1,6 @@
 //! The verifier beside an oracle: programs whose ranks exchange messages are played by the host in
 //! random orders, row by row, with puts that read and write whenever they may. What the verifier
-//! accepts comes to the same end in all of them; what it refuses mostly does not. No GPU takes part.
+//! accepts comes to the same end in all of them; what it refuses mostly does not. No GPU is needed.
 
 use ringdove::program::{
     Expression, Graph, Operator, Origin, Program, Task, TileSize, Wait, verify,
