@@ -67,7 +67,7 @@ fn random_forests_carry_every_collective() {
     let seed = std::env::var("RINGDOVE_TEST_SEED").map_or(17, |seed| seed.parse().unwrap());
     println!("RINGDOVE_TEST_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    for (rank_count, per_node) in [(2, 2), (3, 3), (5, 5), (8, 8), (4, 2), (6, 3), (8, 2)] {
+    for (rank_count, per_node) in [(2, 2), (3, 3), (5, 5), (8, 8), (4, 2), (6, 3)] {
         let root = random.u32(..rank_count);
         for (collective, from_all) in collectives(root) {
             let roots = if from_all { (0..rank_count).collect() } else { vec![root] };
