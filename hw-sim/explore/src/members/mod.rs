@@ -37,8 +37,8 @@ const END: Duration = Duration::from_secs(400);
 const STEPS_MAX: u64 = 400_000;
 /// So long lasts a batch of turns of GPUs at first: it grows by a part while nothing else happens.
 const PACE: Duration = Duration::from_millis(10);
-/// Once nothing has happened on the network for so many turns, waits of kernels expire.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// Once nothing has happened on the network for so long that a batch lasts this, waits expire.
+const PATIENCE: Duration = Duration::from_secs(25);
 /// Turns of a batch.
 const BATCH_TURNS: u32 = 500;
 /// Turns of GPUs, at most.
@@ -253,6 +253,7 @@ impl<'a> Run<'a> {
         }
         // Those that could say that a rank is gone may have left before.
         if next.is_none() && self.shape.strike.is_some() && self.pace > PATIENCE && gpus.expire() {
+            self.pace = PACE;
             self.note("waits expire".to_owned());
             return Ok(true);
         }
