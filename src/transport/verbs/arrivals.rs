@@ -93,9 +93,8 @@ impl<F: Flushes> Inbound<F> {
             return Ok(());
         };
         if flush.is_in_flight() {
-            match flush.poll()? {
-                false => return Ok(()),
-                true => {}
+            if !flush.poll()? {
+                return Ok(());
             }
             self.writer.raise(&self.flushing)?;
             self.flushing.clear();
