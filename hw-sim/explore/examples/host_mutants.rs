@@ -139,9 +139,9 @@ sites are weakened in one copy of the source, and a variable says which
 one is in force. The last column names what goes wrong with it: a unit test of the library, a test
 of it (the file is named), a scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce`
 on virtual hardware; or it says why none does: *equivalent* ones change nothing that anybody can
-see; a *gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore --example
-host_mutants`, in one run; a test compares sites and reasons with the code, and does not build the
-mutants anew.
+see; a *gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore
+--example host_mutants`, in one run; a test compares sites and reasons with the code, and does not
+build the mutants anew.
 
 | file | what | who notices |
 |---|---|---|";

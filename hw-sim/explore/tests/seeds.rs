@@ -14,7 +14,7 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// Seeds that once failed. A seed joins with the mend of what it found; those that do not say of
 /// what code showed errors of these checks.
-const REGRESSIONS: [(Scenario, u64); 8] = [
+const REGRESSIONS: [(Scenario, u64); 9] = [
     // wait.cuh: a clock that stepped back behind the start of a wait ended it at once.
     (Scenario::Clock, 41),
     // ringdove.cuh: `has_failed` ended a launch without a record of the stray claim.
@@ -29,6 +29,8 @@ const REGRESSIONS: [(Scenario, u64); 8] = [
     // Waits of many lanes expired one after the other, and a run had too few turns for them.
     (Scenario::Expiry, 642),
     (Scenario::ExpertsFaults, 1_795_732_181_390_525_536),
+    // Those that could tell of a rank that was cut off had left: only a deadline ends the wait.
+    (Scenario::CommunicatorsFaults, 1045),
 ];
 
 fn must_be_fine(scenario: Scenario, seed: u64) {
