@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::topology::ranks::RankGpu;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Units, and what one of them is in µs, bytes a µs, or as it is.
 const UNITS: [(&str, f64); 4] = [("us", 1.0), ("GB/s", 1e3), ("ratio", 1.0), ("count", 1.0)];
@@ -108,6 +109,13 @@ fn scale(unit: &str) -> Option<f64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
 }
 
+/// The values that a constant of this unit may have. Rates and ratios divide; times may be nothing.
+pub fn permitted(unit: &str) -> RangeInclusive<f64> {
+    let least = if unit == "us" { 0.0 } else { 1e-3 };
+    let most = if unit == "ratio" { 1.0 } else { 1e6 };
+    least..=most
+}
+
 fn constant(
     constants: &mut BTreeMap<String, toml::Value>,
     name: &str,
@@ -122,13 +130,11 @@ fn constant(
     if found.source.trim().is_empty() {
         return Err(format!("`{name}` has no source"));
     }
-    // Rates and ratios divide; times may be nothing.
-    let least = if unit == "us" { 0.0 } else { 1e-3 };
-    let most = if unit == "ratio" { 1.0 } else { 1e6 };
-    match (least..=most).contains(&found.value) {
+    let permitted = permitted(unit);
+    match permitted.contains(&found.value) {
         true => Ok(found.value * scale(unit).unwrap_or(1.0)),
         false => {
-            let seen = found.value;
+            let (least, most, seen) = (permitted.start(), permitted.end(), found.value);
             Err(format!("value of `{name}`: expected {least} to {most} {unit}, but saw {seen}"))
         }
     }

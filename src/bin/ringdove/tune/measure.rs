@@ -9,6 +9,7 @@ use super::kernels::Pair;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream};
 use ringdove::cost::Profile;
+use ringdove::cost::profile::permitted;
 use ringdove::topology::machine::{Joined, Machine};
 use ringdove::topology::pci::PciAddress;
 use ringdove::topology::ranks::RankGpu;
@@ -94,8 +95,9 @@ pub fn measure(base: Option<&str>) -> Result<Found, String> {
     };
     add("the proxy", proxy);
     add("device engines", device);
-    // Rates that are no time at all are no measurement.
-    constants.retain(|it| it.value.is_finite() && it.value > 0.0);
+    // What is no time at all is no measurement, nor is what no profile may say: on a busy machine a
+    // difference of times can be anything.
+    constants.retain(|it| it.value > 0.0 && permitted(it.unit).contains(&it.value));
     let name = first.name().map_err(words)?;
     // Virtual GPUs say so in their names.
     let is_virtual = name.contains("(virtual)");
