@@ -7,7 +7,7 @@
 
 use super::Rank;
 use super::clocks::{Clocks, Event};
-use super::order::by_tensor;
+use super::order::{Use, by_tensor};
 use crate::error::TaskName;
 use crate::program::error::{Refusal, RefusalKind};
 use crate::program::plan::lanes;
@@ -139,8 +139,13 @@ impl Messages {
             in_order(&ranks[lane.to as usize], &clocks[lane.to as usize], &lane.waits)?;
         }
         let puts = self.puts(ranks);
+        if puts.is_empty() {
+            return Ok(());
+        }
+        let uses: Vec<_> = ranks.iter().map(by_tensor).collect();
         for (place, put) in puts.iter().enumerate() {
-            self.alone(ranks, clocks, put)?;
+            let TensorId(tensor) = put.view.tensor;
+            self.alone(ranks, clocks, put, &uses[put.to as usize][tensor as usize])?;
             let same = |other: &&Put| (other.to, other.view.tensor) == (put.to, put.view.tensor);
             for other in puts[..place].iter().filter(same) {
                 let is_first = other.wait < put.wait;
@@ -171,17 +176,17 @@ impl Messages {
         puts
     }
 
-    /// Does a put meet nobody who uses the same data on the rank that it goes to?
-    fn alone(&self, ranks: &[Rank<'_>], clocks: &[Clocks], put: &Put) -> Result {
+    /// Does a put meet nobody who uses the same data on the rank that it goes to? `uses` are those
+    /// of the tensor there.
+    fn alone(&self, ranks: &[Rank<'_>], clocks: &[Clocks], put: &Put, uses: &[Use]) -> Result {
         let to = &ranks[put.to as usize];
         let (here, there) = (&clocks[put.from as usize], &clocks[put.to as usize]);
-        let TensorId(tensor) = put.view.tensor;
         if to.program.memory.is_shared(&to.program.tensors, put.view.tensor) {
             return Err(put.refusal(ranks, RefusalKind::Shared, put.wait));
         }
         // The wait itself uses nothing.
-        let uses = by_tensor(to).swap_remove(tensor as usize).into_iter();
-        for user in uses.filter(|one| one.task != put.wait && one.area.meets(&put.view.area)) {
+        for user in uses.iter().filter(|one| one.task != put.wait && one.area.meets(&put.view.area))
+        {
             // The put lies at the place of the wait for it: whoever comes before that has ended
             // when it begins, and whoever comes behind knows that it has arrived.
             let (put_at, user_at) = if user.task < put.wait { (0, 1) } else { (1, 0) };
