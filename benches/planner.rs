@@ -3,7 +3,6 @@
 //! times are modelled, not measured.
 
 use criterion::{BenchmarkId, Criterion};
-use ringdove::ReduceOp;
 use ringdove::communicator::pack_forest;
 use ringdove::cost::{Model, Moved};
 use ringdove::plan::{
@@ -80,15 +79,7 @@ fn machines() -> Vec<(&'static str, Vec<RankGpu>, bool)> {
 }
 
 fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
-    CollectiveRequest {
-        collective: Collective::AllReduce,
-        rank_count,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    }
+    CollectiveRequest::new(Collective::AllReduce, rank_count, bytes)
 }
 
 fn packing(criterion: &mut Criterion) {

@@ -134,6 +134,20 @@ pub struct Delivery {
 }
 
 impl CollectiveRequest {
+    /// Of elements of four bytes, which are added up where the collective reduces; out of place, in
+    /// buffers that are not registered.
+    pub fn new(collective: Collective, rank_count: u32, bytes: u64) -> Self {
+        Self {
+            collective,
+            rank_count,
+            bytes,
+            element_bytes: 4,
+            reduce_op: ReduceOp::Sum,
+            in_place: false,
+            registered: false,
+        }
+    }
+
     /// True if inputs are scaled before they are combined.
     pub fn scales(&self) -> bool {
         self.collective.reduces() && self.reduce_op == ReduceOp::PreMulSum

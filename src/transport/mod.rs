@@ -51,6 +51,24 @@ pub struct Transfer {
     pub pull: bool,
 }
 
+#[cfg(test)]
+impl Transfer {
+    /// One that moves nothing and raises nothing.
+    pub(crate) fn empty(lane: u32, position: u64) -> Self {
+        Self {
+            lane: LaneId(lane),
+            route: RouteId(0),
+            source: 0,
+            destination: 0,
+            length: 0,
+            arrival: None,
+            completion: None,
+            position: Position(position),
+            pull: false,
+        }
+    }
+}
+
 /// What a poll found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {

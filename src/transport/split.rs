@@ -65,7 +65,6 @@ impl<Near: Transport, Far: Transport> Transport for Split<Near, Far> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{Position, RouteId};
 
     /// Takes as many as it has room for, and completes them at the next poll.
     #[derive(Default)]
@@ -89,27 +88,13 @@ mod tests {
         }
     }
 
-    fn transfer(lane: u32, position: u64) -> Transfer {
-        Transfer {
-            lane: LaneId(lane),
-            route: RouteId(0),
-            source: 0,
-            destination: 0,
-            length: 0,
-            arrival: None,
-            completion: None,
-            position: Position(position),
-            pull: false,
-        }
-    }
-
     /// If this fails, transfers are lost, doubled or out of order where one side is full.
     #[test]
     fn each_side_gets_its_lanes_in_order_and_back_pressure_stops_the_batch() {
         let side = |room| Bounded { room, ..Bounded::default() };
         let mut split = Split::new(side(8), side(2), &[LaneId(1), LaneId(3)]);
         let lanes = [0, 1, 1, 0, 3, 0, 7];
-        let batch: Vec<_> = (0..).zip(lanes).map(|(at, lane)| transfer(lane, at)).collect();
+        let batch: Vec<_> = (0..).zip(lanes).map(|(at, lane)| Transfer::empty(lane, at)).collect();
         assert_eq!(split.submit(&batch).unwrap(), 4);
         assert_eq!(split.poll().unwrap().completed, 4);
         split.far.room = 2;

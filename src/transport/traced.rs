@@ -193,7 +193,6 @@ impl<T: Transport, R: Recorder> Transport for Traced<T, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{LaneId, Position, RouteId};
 
     /// Takes everything.
     struct Sink;
@@ -217,15 +216,9 @@ mod tests {
             let file = TraceFile::append(&prefix, Rank(3), vec!["port a".into(), "port b".into()]);
             let mut traced = Traced::with(Sink, file.unwrap());
             let transfer = Transfer {
-                lane: LaneId(1),
-                route: RouteId(0),
-                source: 0,
-                destination: 0,
                 length: 16,
                 arrival: Some(SignalWrite { address: 64, value: 5 }),
-                completion: None,
-                position: Position(position),
-                pull: false,
+                ..Transfer::empty(1, position)
             };
             traced.submit(&[transfer]).unwrap();
         }

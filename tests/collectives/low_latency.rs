@@ -22,15 +22,7 @@ fn count_max(
         ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
     };
     let goes = |count: &usize| {
-        let request = CollectiveRequest {
-            collective,
-            rank_count: ranks as u32,
-            bytes: 4 * *count as u64,
-            element_bytes: 4,
-            reduce_op: ReduceOp::Sum,
-            in_place: false,
-            registered: false,
-        };
+        let request = CollectiveRequest::new(collective, ranks as u32, 4 * *count as u64);
         select(&request, &limits).unwrap().algorithm == Algorithm::AllPairs
     };
     (1..=8192).rev().find(goes)

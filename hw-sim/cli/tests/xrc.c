@@ -1,40 +1,14 @@
 /* Extended reliable connections (XRC), through the real verbs library: one connection, and several
  * shared receive queues that its messages name. */
-#include "adapters.h"
-#include <fcntl.h>
+#include "xrc.h"
 
-static struct ibv_xrcd *domain;
-static struct ibv_cq *far_cq;
-
-static struct ibv_xrcd *open_domain(int fd, int flags) {
-    struct ibv_xrcd_init_attr attr = { .comp_mask = 3, .fd = fd, .oflags = flags };
-    return ibv_open_xrcd(context, &attr);
-}
-
-static struct ibv_srq *make_queue(void) {
-    struct ibv_srq_init_attr_ex attr = {
-        .attr = { .max_wr = 8, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC, .xrcd = domain,
-        .cq = far_cq, .pd = pd,
-        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD
-                     | IBV_SRQ_INIT_ATTR_CQ };
-    struct ibv_srq *made = ibv_create_srq_ex(context, &attr);
-    CHECK(made);
-    return made;
-}
+enum { QUEUE_DEPTH = 8 };
 
 static uint32_t number_of(struct ibv_srq *queue) {
     uint32_t number = 0;
     SAME(ibv_get_srq_num(queue, &number), 0);
     CHECK(number > 0 && number < 1 << 24);
     return number;
-}
-
-static struct ibv_qp *make_receiver(void) {
-    struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = domain,
-                                        .comp_mask = IBV_QP_INIT_ATTR_XRCD };
-    struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
-    CHECK(qp);
-    return qp;
 }
 
 static struct ibv_qp *make_sender(void) {
@@ -99,7 +73,7 @@ static void expect_far(uint64_t id, int status) {
 
 /* A message finds the queue that it names, and waits for a request of that one. */
 static void queues(void) {
-    struct ibv_srq *one = make_queue(), *other = make_queue();
+    struct ibv_srq *one = make_queue(QUEUE_DEPTH), *other = make_queue(QUEUE_DEPTH);
     uint32_t numbers[] = { number_of(one), number_of(other) };
     CHECK(numbers[0] != numbers[1]);
     connect_xrc();
@@ -146,9 +120,9 @@ static void queues(void) {
 static void strangers(void) {
     struct ibv_xrcd *own = domain;
     CHECK(domain = open_domain(-1, O_CREAT));
-    uint32_t elsewhere = number_of(make_queue());
+    uint32_t elsewhere = number_of(make_queue(QUEUE_DEPTH));
     domain = own;
-    struct ibv_srq *gone = make_queue();
+    struct ibv_srq *gone = make_queue(QUEUE_DEPTH);
     uint32_t numbers[] = { 0, 0xffffff, elsewhere, number_of(gone) };
     SAME(ibv_destroy_srq(gone), 0);
     for (int i = 0; i < 4; i++) {
@@ -172,7 +146,7 @@ static void strangers(void) {
 
 /* A second handle on the receiving end, by its number, holds it. */
 static void handles(void) {
-    struct ibv_srq *queue = make_queue();
+    struct ibv_srq *queue = make_queue(QUEUE_DEPTH);
     connect_xrc();
     struct ibv_qp_open_attr attr = { .comp_mask = 0xb, .qp_num = b->qp_num, .xrcd = domain,
                                      .qp_type = IBV_QPT_XRC_RECV };
@@ -202,7 +176,7 @@ static void files(void) {
     CHECK(first && second);
     CHECK(!open_domain(again, O_CREAT | O_EXCL) && errno == EINVAL);
     domain = first;
-    struct ibv_srq *queue = make_queue();
+    struct ibv_srq *queue = make_queue(QUEUE_DEPTH);
     domain = second;
     connect_xrc();
     receive_in(queue, 1, sge(4096, 64));

@@ -1,15 +1,12 @@
 /* An XRC domain of several processes, through the real verbs library: one connection to a node, and
  * messages for the shared receive queues of two processes there. This process sends; the others do
  * as they are told. */
-#include "adapters.h"
-#include <fcntl.h>
+#include "xrc.h"
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 enum { LONG = 200000, QUEUE_DEPTH = 64 };
 
-static struct ibv_xrcd *domain;
-static struct ibv_cq *far_cq;
 static struct ibv_srq *queue;
 static int file;
 
@@ -47,28 +44,6 @@ static struct answer ask(struct member *of, char what, uint32_t number) {
     return answer;
 }
 
-static struct ibv_xrcd *open_domain(int flags) {
-    struct ibv_xrcd_init_attr attr = { .comp_mask = 3, .fd = file, .oflags = flags };
-    return ibv_open_xrcd(context, &attr);
-}
-
-static void make_queue(void) {
-    struct ibv_srq_init_attr_ex attr = {
-        .attr = { .max_wr = QUEUE_DEPTH, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC, .xrcd = domain,
-        .cq = far_cq, .pd = pd,
-        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD
-                     | IBV_SRQ_INIT_ATTR_CQ };
-    CHECK(queue = ibv_create_srq_ex(context, &attr));
-}
-
-static struct ibv_qp *make_receiver(void) {
-    struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .xrcd = domain,
-                                        .comp_mask = IBV_QP_INIT_ATTR_XRCD };
-    struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
-    CHECK(qp);
-    return qp;
-}
-
 static struct ibv_qp *open_receiver(uint32_t number) {
     struct ibv_qp_open_attr attr = { .comp_mask = 0xb, .qp_num = number, .xrcd = domain,
                                      .qp_type = IBV_QPT_XRC_RECV };
@@ -80,9 +55,9 @@ static void serve(int socket, int first) {
     open_device(0);
     CHECK(far_cq = ibv_create_cq(context, 256, NULL, NULL, 0));
     /* The second one must not make it anew, and finds it. */
-    if (!first) CHECK(!open_domain(O_CREAT | O_EXCL) && errno == EINVAL);
-    CHECK(domain = open_domain(first ? O_CREAT : 0));
-    make_queue();
+    if (!first) CHECK(!open_domain(file, O_CREAT | O_EXCL) && errno == EINVAL);
+    CHECK(domain = open_domain(file, first ? O_CREAT : 0));
+    queue = make_queue(QUEUE_DEPTH);
     struct answer answer = { .address = (uintptr_t)memory, .key = mr->rkey };
     SAME(ibv_get_srq_num(queue, &answer.queue), 0);
     tell(socket, &answer, sizeof answer);

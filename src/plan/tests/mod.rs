@@ -26,15 +26,7 @@ pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limit
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.
 pub(crate) fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
-    CollectiveRequest {
-        collective: Collective::AllReduce,
-        rank_count,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    }
+    CollectiveRequest::new(Collective::AllReduce, rank_count, bytes)
 }
 
 /// All-pairs for 100 bytes of three ranks, in LL messages of up to `low_latency_bytes`.

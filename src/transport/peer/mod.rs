@@ -264,7 +264,6 @@ impl Drop for PeerTransport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::RouteId;
 
     /// If this fails, memory is freed under copies, or is never freed.
     #[test]
@@ -290,23 +289,12 @@ mod tests {
     /// If this fails, a transfer overtakes one of its lane, and a signal the data before it (R11).
     #[test]
     fn transfers_of_a_lane_go_by_one_stream() {
-        let transfer = |lane, position| Transfer {
-            lane: LaneId(lane),
-            route: RouteId(0),
-            source: 0,
-            destination: 0,
-            length: 0,
-            arrival: None,
-            completion: None,
-            position: Position(position),
-            pull: false,
-        };
         for lane in 0..7 {
-            let streams: Vec<_> = (0..9).map(|at| stream_of(&transfer(lane, at))).collect();
+            let streams: Vec<_> = (0..9).map(|at| stream_of(&Transfer::empty(lane, at))).collect();
             assert!(streams.iter().all(|stream| *stream == streams[0]), "{streams:?}");
         }
         let all: std::collections::BTreeSet<_> =
-            (0..7).map(|lane| stream_of(&transfer(lane, 0))).collect();
+            (0..7).map(|lane| stream_of(&Transfer::empty(lane, 0))).collect();
         assert_eq!(all.len(), COPY_STREAMS, "lanes are dealt out over all streams");
     }
 }

@@ -98,6 +98,21 @@ pub struct Manner {
     pub mutant: Option<HostMutant>,
 }
 
+impl Manner {
+    /// Draws one of an engine that looks at the abort word.
+    pub fn draw(random: &mut fastrand::Rng, whole_words: bool) -> Self {
+        Self {
+            batch: random.usize(1..=4),
+            coalesce_bytes: [0, 64, 4096][random.usize(..3)],
+            room: [1, 2, 8][random.usize(..3)],
+            splits: random.bool(),
+            watches_abort: true,
+            whole_words,
+            mutant: None,
+        }
+    }
+}
+
 impl Default for Manner {
     fn default() -> Self {
         Self {

@@ -11,7 +11,6 @@ use ringdove::communicator::stage::StagedRank;
 use ringdove::id::Rank as RankId;
 use ringdove::plan::{Collective, CollectiveRequest};
 use ringdove::{Settings, Stores};
-use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::launch::CallArguments;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,15 +67,7 @@ impl Shape {
             stores,
             ring_log2: random.u32(1..=4),
             bytes: [64, 256, 1024][random.usize(..3)],
-            manner: Manner {
-                batch: random.usize(1..=4),
-                coalesce_bytes: [0, 64, 4096][random.usize(..3)],
-                room: [1, 2, 8][random.usize(..3)],
-                splits: random.bool(),
-                watches_abort: true,
-                whole_words: true,
-                mutant: None,
-            },
+            manner: Manner::draw(random, true),
             // While kernels wait, mostly.
             strikes_at: (random.u32(..4) > 0).then(|| 1 << random.u32(3..=12)),
         };
@@ -242,15 +233,11 @@ impl<'a> Gpus<'a> {
             Collective::Barrier,
         ][random.usize(..10)];
         let bytes = 4 * u64::from(random.u32(1..=self.shape.bytes / 4));
-        CollectiveRequest {
+        CollectiveRequest::new(
             collective,
             rank_count,
-            bytes: if collective == Collective::Barrier { 0 } else { bytes },
-            element_bytes: 4,
-            reduce_op: ReduceOp::Sum,
-            in_place: false,
-            registered: false,
-        }
+            if collective == Collective::Barrier { 0 } else { bytes },
+        )
     }
 
     /// The number at a place of a rank's input.

@@ -69,15 +69,7 @@ impl Shape {
             granted_bytes: [0, 1, 64][random.usize(..3)],
             replays: 1,
             late_one_in: random.u32(0..=3),
-            manner: Manner {
-                batch: random.usize(1..=4),
-                coalesce_bytes: [0, 64, 4096][random.usize(..3)],
-                room: [1, 2, 8][random.usize(..3)],
-                splits: random.bool(),
-                watches_abort: true,
-                whole_words: false,
-                mutant: None,
-            },
+            manner: Manner::draw(random, false),
         }
     }
 

@@ -218,15 +218,7 @@ impl Shape {
             | Algorithm::InRankOrder => 1,
             _ => random.u32(1..=slots / 2),
         };
-        let manner = Manner {
-            batch: random.usize(1..=4),
-            coalesce_bytes: [0, 64, 4096][random.usize(..3)],
-            room: [1, 2, 8][random.usize(..3)],
-            splits: random.bool(),
-            watches_abort: true,
-            whole_words: algorithm == Algorithm::AllPairs,
-            mutant: None,
-        };
+        let manner = Manner::draw(random, algorithm == Algorithm::AllPairs);
         Self {
             collective,
             algorithm,

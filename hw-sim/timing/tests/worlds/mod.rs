@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use hwsim_timing::{Edge, Graph, Lane, LinkKind, Machine, Network, Port, Profile, RankProgram};
-use ringdove::ReduceOp;
 use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 
 pub fn profile(name: &str) -> Profile {
@@ -47,15 +46,7 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
 }
 
 pub fn draft_within(pattern: Pattern, ranks: u32, bytes: u64, limits: &Limits) -> Draft {
-    let request = CollectiveRequest {
-        collective: Collective::AllReduce,
-        rank_count: ranks,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    };
+    let request = CollectiveRequest::new(Collective::AllReduce, ranks, bytes);
     Draft::new(pattern, &request, limits).expect("a pattern that fits")
 }
 

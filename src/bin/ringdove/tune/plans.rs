@@ -1,7 +1,6 @@
 //! Plans that do little but what is to be measured, a number of times. They are proved, and run as
 //! any plan of a file is: what differs between a short and a long one is what was repeated.
 
-use ringdove::ReduceOp;
 use ringdove::plan::{
     BlockProgram, Buffer, Collective, CollectiveRequest, Lane, LaneEnd, LaneKind, Modifiers, Op,
     Operand, Plan, PlanFile, Range, RankProgram, Segment, Side, SlotShape,
@@ -80,15 +79,7 @@ fn file(
     ranks: Vec<Vec<BlockProgram>>,
     slots: SlotShape,
 ) -> PlanFile {
-    let request = CollectiveRequest {
-        collective,
-        rank_count: ranks.len() as u32,
-        bytes: u64::from(bytes),
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    };
+    let request = CollectiveRequest::new(collective, ranks.len() as u32, u64::from(bytes));
     let ranks = ranks.into_iter().map(|blocks| RankProgram { blocks }).collect();
     PlanFile::new(request, Plan { ranks, thread_count: THREADS, slots })
 }

@@ -7,8 +7,8 @@ use super::super::{Operation, Scene};
 use super::a100::parse;
 use hwsim_machine::description::Description;
 use hwsim_timing::simulate;
+use ringdove::Settings;
 use ringdove::plan::{Algorithm, Collective, CollectiveRequest, Draft, Limits, Pattern, select};
-use ringdove::{ReduceOp, Settings};
 
 /// Ways of LL messages: the engine, and whether GPU threads store them.
 const WAYS: [(&str, bool); 3] = [("proxy", true), ("proxy", false), ("device", false)];
@@ -20,15 +20,7 @@ fn limits(low_latency_bytes: u32, stores: bool) -> Limits {
 }
 
 pub(super) fn request(collective: Collective, rank_count: u32, bytes: u64) -> CollectiveRequest {
-    CollectiveRequest {
-        collective,
-        rank_count,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    }
+    CollectiveRequest::new(collective, rank_count, bytes)
 }
 
 /// Modelled µs of what selection takes.
