@@ -25,7 +25,7 @@ mod exchange;
 mod train;
 
 use cudarc::driver::CudaContext;
-use exchange::{AllReduce, Exchange, LocalSteps, OneSided, RingAverages, Weights};
+use exchange::{AllReduce, Buffers, Exchange, LocalSteps, OneSided, RingAverages, Weights};
 use ringdove::bootstrap::Launch;
 use ringdove::serve::{Client, Job, Model, Optimizer, Role, Server, Tensor};
 use ringdove::{Communicator, DataType, Settings, device_count, open_device};
@@ -167,17 +167,14 @@ fn main() -> Result<()> {
     let shared: Vec<_> = (0..WORKERS).map(|it| contexts[it % contexts.len()].clone()).collect();
     let ranks = Communicator::init_all(&shared, &settings)?;
 
-    let on_all = |variant: usize| match variant {
-        0 => without_servers(&contexts, &samples, &ranks, AllReduce::new),
-        1 => without_servers(&contexts, &samples, &ranks, LocalSteps::new),
-        2 => without_servers(&contexts, &samples, &ranks, RingAverages::new),
-        _ => without_servers(&contexts, &samples, &ranks, OneSided::new),
-    };
+    let all_reduce = |rank| Buffers::new(rank).map(AllReduce);
+    let local_steps = |rank| Buffers::new(rank).map(LocalSteps);
+    let ring_averages = |rank| Buffers::new(rank).map(RingAverages);
     let variants = [
-        ("all-reduce", on_all(0)?),
-        ("local steps", on_all(1)?),
-        ("ring averages", on_all(2)?),
-        ("one-sided averages", on_all(3)?),
+        ("all-reduce", without_servers(&contexts, &samples, &ranks, all_reduce)?),
+        ("local steps", without_servers(&contexts, &samples, &ranks, local_steps)?),
+        ("ring averages", without_servers(&contexts, &samples, &ranks, ring_averages)?),
+        ("one-sided averages", without_servers(&contexts, &samples, &ranks, OneSided::new)?),
         ("server, synchronous", with_servers(&contexts, &samples, Some(0))?),
         ("server, bounded", with_servers(&contexts, &samples, Some(3))?),
         ("server, asynchronous", with_servers(&contexts, &samples, None)?),

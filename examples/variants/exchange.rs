@@ -67,7 +67,7 @@ fn own_rate(communicator: &Communicator) -> f32 {
 }
 
 /// The memory of a worker that takes part in collectives.
-struct Buffers<'c> {
+pub struct Buffers<'c> {
     communicator: &'c Communicator,
     stream: Arc<CudaStream>,
     sent: CudaSlice<f32>,
@@ -75,7 +75,7 @@ struct Buffers<'c> {
 }
 
 impl<'c> Buffers<'c> {
-    fn new(communicator: &'c Communicator) -> Result<Self> {
+    pub fn new(communicator: &'c Communicator) -> Result<Self> {
         let stream = communicator.context().new_stream()?;
         let (sent, received) = (stream.alloc_zeros(numbers())?, stream.alloc_zeros(numbers())?);
         stream.synchronize()?;
@@ -92,13 +92,7 @@ impl<'c> Buffers<'c> {
 }
 
 /// Gradients are added up in each step.
-pub struct AllReduce<'c>(Buffers<'c>);
-
-impl<'c> AllReduce<'c> {
-    pub fn new(communicator: &'c Communicator) -> Result<Self> {
-        Buffers::new(communicator).map(Self)
-    }
-}
+pub struct AllReduce<'c>(pub Buffers<'c>);
 
 impl Exchange for AllReduce<'_> {
     fn step(&mut self, _: usize, weights: &mut Weights, gradient: &Weights) -> Result<()> {
@@ -109,13 +103,7 @@ impl Exchange for AllReduce<'_> {
 }
 
 /// Workers learn alone, and take the average of their weights now and then.
-pub struct LocalSteps<'c>(Buffers<'c>);
-
-impl<'c> LocalSteps<'c> {
-    pub fn new(communicator: &'c Communicator) -> Result<Self> {
-        Buffers::new(communicator).map(Self)
-    }
-}
+pub struct LocalSteps<'c>(pub Buffers<'c>);
 
 impl Exchange for LocalSteps<'_> {
     fn step(&mut self, step: usize, weights: &mut Weights, gradient: &Weights) -> Result<()> {
@@ -128,13 +116,7 @@ impl Exchange for LocalSteps<'_> {
 }
 
 /// Each takes the average of its weights and those of the worker before it, by send and receive.
-pub struct RingAverages<'c>(Buffers<'c>);
-
-impl<'c> RingAverages<'c> {
-    pub fn new(communicator: &'c Communicator) -> Result<Self> {
-        Buffers::new(communicator).map(Self)
-    }
-}
+pub struct RingAverages<'c>(pub Buffers<'c>);
 
 impl Exchange for RingAverages<'_> {
     fn step(&mut self, _: usize, weights: &mut Weights, gradient: &Weights) -> Result<()> {

@@ -7,12 +7,12 @@ use super::fabric::{Fabric, Pause, Pinned};
 use super::job::{Job, Terms};
 use super::layout::{HEADER_BYTES, LEFT, OBSERVER, PUBLISHED, Room};
 use super::shard::{Kind, REASONS};
-use super::words::{get, observe, peek, set};
+use super::words::{observe, peek, set};
 use crate::bootstrap::Launch;
 use crate::error::{Error, Result, ServeError};
 use crate::id::Rank;
 use crate::settings::Settings;
-use crate::shared::{Region, WordArray};
+use crate::shared::Region;
 use crate::transport::verbs::RemoteAccess;
 use ringdove_kernels::element::DataType;
 use send::Sending;
@@ -136,14 +136,9 @@ impl Client {
     pub fn floats(&self, tensor: &str) -> Result<Vec<f32>> {
         let (index, bytes) = self.find(tensor)?;
         self.check_floats(index)?;
-        let place = self.fabric.terms.sharding.places[index];
-        let count = (bytes as usize / 4).div_ceil(2);
-        let words = self.mirror[place.shard].region.words64(place.offset as usize, count)?;
-        let halves = (0..count).flat_map(|word| {
-            let word = get(&words, word);
-            [word as u32, (word >> 32) as u32].map(f32::from_bits)
-        });
-        Ok(halves.take(bytes as usize / 4).collect())
+        let mut values = vec![0.0; bytes as usize / 4];
+        self.copy_out(tensor, bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
     }
 
     /// Reads a part of a tensor, of one version, which it gives: how many writes are in its shard.
@@ -199,16 +194,13 @@ impl Client {
             }
             found.push((self.fabric.terms.sharding.places[index], *values));
         }
-        self.push_with(|shard, words| {
-            (0..words.count()).for_each(|index| set(words, index, 0));
-            for (place, values) in found.iter().filter(|(place, _)| place.shard == shard) {
-                let first = place.offset as usize / 8;
-                for (index, pair) in values.chunks(2).enumerate() {
-                    let high = pair.get(1).map_or(0, |value| value.to_bits());
-                    let word = u64::from(pair[0].to_bits()) | u64::from(high) << 32;
-                    set(words, first + index, word);
-                }
-            }
+        self.push_with(|shard, gradient| {
+            let words = gradient.words64(0, gradient.length_bytes() / 8)?;
+            (0..words.count()).for_each(|index| set(&words, index, 0));
+            let here = found.iter().filter(|(place, _)| place.shard == shard);
+            here.copied().try_for_each(|(place, values)| {
+                gradient.copy_in(place.offset as usize, bytemuck::cast_slice(values))
+            })
         })
     }
 
@@ -218,10 +210,10 @@ impl Client {
     /// # Errors
     /// As [`push`](Self::push).
     pub fn push_again(&mut self) -> Result<()> {
-        self.push_with(|_, _| {})
+        self.push_with(|_, _| Ok(()))
     }
 
-    fn push_with(&mut self, fill: impl Fn(usize, &WordArray)) -> Result<()> {
+    fn push_with(&mut self, fill: impl Fn(usize, &Region) -> Result<()>) -> Result<()> {
         if self.role == Role::Observer {
             return Err(Error::argument("role of who sends a gradient", "worker", "observer"));
         }
@@ -235,8 +227,7 @@ impl Client {
             let length = self.room(shard).bytes;
             self.stage_header((shard, number), Kind::Gradient, (0, length))?;
             let at = self.staged(shard, number) + HEADER_BYTES;
-            let words = self.staging[shard].region.words64(at as usize, (length / 8) as usize)?;
-            fill(shard, &words);
+            fill(shard, &self.staging[shard].region.part(at as usize, length as usize)?)?;
             all.push(Sending { shard, number, start: 0, length, to_all: true });
         }
         self.send(&all)

@@ -1,7 +1,7 @@
 //! What an RDMA adapter costs: writes from memory of the host into other memory of it, through one
 //! queue pair that is connected to itself.
 
-use super::measure::{Measured, words};
+use super::measure::{Measured, split, words};
 use ringdove::cost::Profile;
 use ringdove::shared::Region;
 use ringdove::transport::verbs::{
@@ -83,16 +83,10 @@ pub fn measure(base: &Profile) -> Result<Vec<Measured>, String> {
     // A write alone: its post, the adapter's time, and two crossings of the port.
     let rest = one.ended - one.posted.max(many.posted) - period.max(0.0);
     let parts = [("fetch", 1.0), ("adapter_signal", 1.0), ("network_latency", 2.0)];
-    let base_of = |name: &str| base.value(name).unwrap_or(0.0);
-    let sum: f64 = parts.iter().map(|(name, times)| times * base_of(name)).sum();
-    for (part, _) in parts {
-        let how = format!(
-            "a write of {FEW} bytes through {name} to itself, less post and message; of a sum that \
-             was measured, as large a part as in {}",
-            base.name
-        );
-        all.push(us(part, base_of(part) * rest / sum, how));
-    }
+    let whole: f64 =
+        parts.iter().map(|(name, times)| times * base.value(name).unwrap_or(0.0)).sum();
+    let how = format!("a write of {FEW} bytes through {name} to itself, less post and message");
+    all.extend(split(base, &parts.map(|(name, _)| name), rest / whole, &how));
     if let Some(nominal) = rate_of(name, choice.port) {
         let rate = (MANY * (LARGE_WRITES[1] - LARGE_WRITES[0])) as f64 / spent / 1e3;
         let capped = if rate > nominal { ", which came to more than all of it" } else { "" };

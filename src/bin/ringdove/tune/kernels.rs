@@ -2,7 +2,7 @@
 //! the host's clock. Where only a sum shows from outside, its parts are those of the base profile,
 //! each as much longer or shorter as the sum is.
 
-use super::measure::{Measured, shortest, words};
+use super::measure::{Measured, Seen, shortest, split, words};
 use super::plans::{self, FEW, Lanes};
 use cudarc::driver::CudaContext;
 use ringdove::cost::{Model, Profile};
@@ -59,18 +59,6 @@ fn engines() -> Lanes {
 
 fn stores() -> Lanes {
     Lanes { kind: LaneKind::Stores, slots: Limits::store_slots() }
-}
-
-/// Base values of constants that make a sum, and what the sum was measured to be.
-fn split(base: &Profile, names: &[&'static str], sum: f64, how: &str) -> Vec<Measured> {
-    let values = names.iter().filter_map(|name| Some((*name, base.value(name)?)));
-    let all: f64 = values.clone().map(|(_, value)| value).sum();
-    let how = format!("{how}; of a sum that was measured, as large a part as in {}", base.name);
-    let part = |(name, value): (&'static str, f64)| {
-        let value = sum * value / all;
-        Measured { name, value, unit: "us", how: how.clone() }
-    };
-    if sum > 0.0 && all > 0.0 { values.map(part).collect() } else { Vec::new() }
 }
 
 impl Pair<'_> {
@@ -202,23 +190,17 @@ impl Pair<'_> {
             self.each(|times| plans::round_trips(times, stores()), [1, ROUND_TRIPS], proxy)?;
         let sum = trip / 2.0 - op - step;
         if let Some((of_way, name)) = self.way() {
-            let latency = self.base.value("store_latency").unwrap_or(0.0);
-            let ratio = sum / (latency + of_way);
-            let how = "half of a round trip by stores, less a pass and a wait; of a sum that was \
-                       measured, as large a part as in the base";
-            for name in ["store_latency", name] {
-                let value = self.base.value(name).unwrap_or(0.0) * ratio;
-                all.push(Measured { name, value, unit: "us", how: how.to_owned() });
-            }
+            let whole = self.base.value("store_latency").unwrap_or(0.0) + of_way;
+            let how = "half of a round trip by stores, less a pass and a wait";
+            all.extend(split(self.base, &["store_latency", name], sum / whole, how));
         }
         Ok(all)
     }
 
     /// What the proxy costs: `own` are the constants that were measured by themselves.
-    pub fn proxy(&self, own: &[Measured]) -> Result<Vec<Measured>, String> {
-        let known = |name: &str| own.iter().find(|it| it.name == name).map_or(0.0, |it| it.value);
+    pub fn proxy(&self, own: &Seen) -> Result<Vec<Measured>, String> {
         let [period, hop] = self.engine(EngineKind::Proxy)?;
-        let submit = known("submit");
+        let submit = own.value("submit");
         let issue = period.max(submit);
         let descriptor = Measured {
             name: "descriptor",
@@ -226,7 +208,7 @@ impl Pair<'_> {
             unit: "us",
             how: format!("messages of {FEW} bytes one after the other, less a submission"),
         };
-        let rest = hop - known("op") - known("doorbell") - known("step") - issue;
+        let rest = hop - own.value("op") - own.value("doorbell") - own.value("step") - issue;
         let parts = ["proxy_doorbell", "copy_setup", "completion", "signal"];
         // Where there is one GPU, its copy engines copy within it.
         let how = match Arc::ptr_eq(self.contexts[0], self.contexts[1]) {
@@ -236,14 +218,13 @@ impl Pair<'_> {
                  measured by itself"
             }
         };
-        let mut all = split(self.base, &parts, rest, how);
+        let mut all = split(self.base, &parts, rest / self.whole(&parts), how);
         all.push(descriptor);
         Ok(all)
     }
 
     /// The same of device engines.
-    pub fn device(&self, own: &[Measured]) -> Result<Vec<Measured>, String> {
-        let known = |name: &str| own.iter().find(|it| it.name == name).map_or(0.0, |it| it.value);
+    pub fn device(&self, own: &Seen) -> Result<Vec<Measured>, String> {
         let [period, hop] = self.engine(EngineKind::Device)?;
         let decode = Measured {
             name: "decode",
@@ -251,11 +232,18 @@ impl Pair<'_> {
             unit: "us",
             how: format!("messages of {FEW} bytes one after the other"),
         };
-        let rest = hop - known("op") - known("doorbell") - known("step") - period.max(0.0);
+        let rest =
+            hop - own.value("op") - own.value("doorbell") - own.value("step") - period.max(0.0);
         let how = "half of a round trip by device engines, less what was measured by itself";
-        let mut all = split(self.base, &["device_doorbell", "device_signal"], rest, how);
+        let parts = ["device_doorbell", "device_signal"];
+        let mut all = split(self.base, &parts, rest / self.whole(&parts), how);
         all.push(decode);
         Ok(all)
+    }
+
+    /// What these constants come to in the base profile.
+    fn whole(&self, names: &[&'static str]) -> f64 {
+        names.iter().filter_map(|name| self.base.value(name)).sum()
     }
 
     /// µs from message to message of a stream, and from rank to rank.

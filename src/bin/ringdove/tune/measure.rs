@@ -49,6 +49,41 @@ pub struct Found {
     pub is_virtual: bool,
 }
 
+/// What has been measured so far.
+pub struct Seen {
+    constants: Vec<Measured>,
+    failed: Vec<String>,
+}
+
+impl Seen {
+    /// A way that this machine lacks is no reason to lose what was measured.
+    fn add(&mut self, what: &str, found: Result<Vec<Measured>, String>) {
+        match found {
+            Ok(found) => self.constants.extend(found),
+            Err(error) => self.failed.push(format!("{what}: {error}")),
+        }
+    }
+
+    /// The value of a constant; 0 where it was not measured.
+    pub fn value(&self, name: &str) -> f64 {
+        self.constants.iter().find(|it| it.name == name).map_or(0.0, |it| it.value)
+    }
+}
+
+/// Constants that show in a sum alone: each is `ratio` times that of the base profile, as the sum
+/// is.
+pub fn split(base: &Profile, names: &[&'static str], ratio: f64, how: &str) -> Vec<Measured> {
+    let how = format!("{how}; of a sum that was measured, as large a part as in {}", base.name);
+    let values = names.iter().filter_map(|name| Some((*name, base.value(name)?)));
+    let part = |(name, value): (&'static str, f64)| Measured {
+        name,
+        value: value * ratio,
+        unit: "us",
+        how: how.clone(),
+    };
+    values.map(part).collect()
+}
+
 pub fn words(error: impl Display) -> String {
     error.to_string()
 }
@@ -65,36 +100,28 @@ pub fn measure(base: Option<&str>) -> Result<Found, String> {
     let first = &contexts[0];
     let fitting = gpus.known.first().and_then(Option::as_ref).map_or("pcie4", Profile::for_gpu);
     let base = Profile::built_in(base.unwrap_or(fitting)).map_err(words)?;
-    let mut constants = vec![launch(first)?, copy(first)?, memory(first)?, submit(first)?];
-    constants.extend(links(&contexts, &gpus)?);
-    constants.extend(copy_engines(first));
-    let mut failed = Vec::new();
-    // A way that this machine lacks is no reason to lose what was measured.
-    let mut add = |what: &str, found: Result<Vec<Measured>, String>| match found {
-        Ok(found) => constants.extend(found),
-        Err(error) => failed.push(format!("{what}: {error}")),
+    let mut seen = Seen {
+        constants: vec![launch(first)?, copy(first)?, memory(first)?, submit(first)?],
+        failed: Vec::new(),
     };
+    seen.constants.extend(links(&contexts, &gpus)?);
+    seen.constants.extend(copy_engines(first));
     let pair = gpus.pair(&contexts, &base)?;
-    let blocks = pair.blocks();
-    let of_pass = |name: &str| {
-        let found = blocks.as_ref().ok()?.iter().find(|it| it.name == name)?;
-        Some(found.value.max(0.0))
-    };
-    let [op, step] = ["op", "step"].map(|name| of_pass(name).unwrap_or(0.0));
-    add("blocks", blocks);
-    match pair.gpus {
-        Some(_) => add("stores", pair.stores(op, step)),
-        None => add("stores", Err("two GPUs whose links are known are needed".to_owned())),
-    }
+    seen.add("blocks", pair.blocks());
+    let [op, step] = ["op", "step"].map(|name| seen.value(name).max(0.0));
+    seen.add(
+        "stores",
+        match pair.gpus {
+            Some(_) => pair.stores(op, step),
+            None => Err("two GPUs whose links are known are needed".to_owned()),
+        },
+    );
     #[cfg(feature = "verbs")]
-    add("adapters", super::adapters::measure(&base));
-    let (proxy, device) = (pair.proxy(&constants), pair.device(&constants));
-    let mut add = |what: &str, found: Result<Vec<Measured>, String>| match found {
-        Ok(found) => constants.extend(found),
-        Err(error) => failed.push(format!("{what}: {error}")),
-    };
-    add("the proxy", proxy);
-    add("device engines", device);
+    seen.add("adapters", super::adapters::measure(&base));
+    let (proxy, device) = (pair.proxy(&seen), pair.device(&seen));
+    seen.add("the proxy", proxy);
+    seen.add("device engines", device);
+    let Seen { mut constants, failed } = seen;
     // What is no time at all is no measurement, nor is what no profile may say: on a busy machine a
     // difference of times can be anything.
     constants.retain(|it| it.value > 0.0 && permitted(it.unit).contains(&it.value));
