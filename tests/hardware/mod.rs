@@ -105,6 +105,8 @@ pub fn on_machine_env(
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
+    // What it printed, for `--nocapture`.
+    print!("{output}");
 }
 
 /// Runs the body of the current test on `machine`, with `variables` for its process, and hands the
