@@ -447,7 +447,11 @@ fn all_reduce_by(
         Algorithm::Halving => u64::from(choice.slots.bytes / (request.rank_count / 2)),
         _ => u64::from(choice.slots.bytes),
     };
-    finish(choice, slice_bytes_max)
+    let mut choice = finish(choice, slice_bytes_max);
+    if stores || algorithm == Algorithm::TwoShotNodes {
+        choice.set_threads_of_stores();
+    }
+    choice
 }
 
 /// By LL messages, where that is possible.

@@ -2,7 +2,7 @@
 //! loop that the compiler turns into vector code.
 
 use bytemuck::{Pod, Zeroable};
-use wide::{i32x8, i64x4};
+use wide::{i16x16, i32x8, i64x4};
 
 /// Lanes of a warp.
 pub const LANES: usize = 32;
@@ -147,11 +147,7 @@ impl Registers {
         if mask == FULL {
             *lanes = *values;
         } else {
-            // A choice, not a branch, in each lane: vector code.
-            for lane in 0..LANES {
-                let kept = lanes[lane];
-                lanes[lane] = if mask >> lane & 1 != 0 { values[lane] } else { kept };
-            }
+            blend(lanes, values, mask);
         }
     }
 
@@ -439,6 +435,30 @@ pub fn test2<A: Lane>(
         }
     }
     bits
+}
+
+/// Writes the lanes of `mask`. Said in vectors: from a choice for each lane the compiler makes
+/// vector code in some places, and in others a branch for each.
+#[inline(always)]
+fn blend<T: Lane>(lanes: &mut [T; LANES], values: &[T; LANES], mask: u32) {
+    macro_rules! blend_as {
+        ($vector:ident, $word:ty, $count:literal) => {{
+            let bits = $vector::new(std::array::from_fn(|lane| 1 << lane));
+            let lanes: &mut [$word; LANES] = bytemuck::cast_mut(lanes);
+            let values: &[$word; LANES] = bytemuck::cast_ref(values);
+            let groups = lanes.as_chunks_mut::<$count>().0.iter_mut();
+            for (number, (lanes, values)) in groups.zip(values.as_chunks().0).enumerate() {
+                let part = $vector::splat((mask >> (number * $count)) as $word);
+                let chosen = (part & bits).simd_eq(bits);
+                *lanes = chosen.select($vector::new(*values), $vector::new(*lanes)).to_array();
+            }
+        }};
+    }
+    match size_of::<T>() {
+        2 => blend_as!(i16x16, i16, 16),
+        4 => blend_as!(i32x8, i32, 8),
+        _ => blend_as!(i64x4, i64, 4),
+    }
 }
 
 /// A bit for each flag, which is 0 or 1.
