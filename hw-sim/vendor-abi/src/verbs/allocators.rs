@@ -61,17 +61,14 @@ pub(super) struct Memory {
 impl Memory {
     /// Asks the domain's functions for so many bytes. None if they give none.
     pub fn new(domain: Object<DomainObject>, resource: Resource, bytes: usize) -> Option<Self> {
+        domain.get().enter();
         let mut memory = Self { domain, resource, given: None };
-        let Some(functions) = domain.get().allocators else {
-            domain.get().enter();
-            return Some(memory);
-        };
+        let Some(functions) = domain.get().allocators else { return Some(memory) };
         let Allocators { allocate, context, .. } = functions;
         let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
         // SAFETY: the program has named the function for this call, with these arguments.
         let given = unsafe { allocate(domain, context, bytes, PAGE_BYTES, resource as u64) }?;
         memory.given = (given.get() != USE_DEFAULT).then_some((given, functions));
-        domain.get().enter();
         Some(memory)
     }
 
