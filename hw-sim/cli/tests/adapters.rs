@@ -21,7 +21,7 @@ fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = PROGRAMS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["adapters", "windows", "datagrams", "xrc", "xrc_processes"] {
+        for name in ["adapters", "windows", "datagrams", "xrc", "xrc_processes", "allocators"] {
             let flags = ["-libverbs", "-ldl", "-pthread"];
             compile(&format!("{name}.c"), &folder.path().join(name), &flags);
         }
@@ -159,6 +159,13 @@ fn datagrams_arrive_whole_or_not_at_all() {
 #[test]
 fn parent_domains_take_the_place_of_protection_domains() {
     job_of(&programs().join("datagrams"), "domains", "one-gpu", &[]);
+}
+
+#[test]
+fn queues_lie_in_memory_that_a_parent_domain_gives() {
+    for name in ["placed", "without"] {
+        job_of(&programs().join("allocators"), name, "one-gpu", &[]);
+    }
 }
 
 #[test]

@@ -15,8 +15,9 @@ const SYS: &str = "/sys";
 /// Folders in which entries of both are, below `/sys`.
 const SHARED: [&str; 6] = ["", "bus", "class", "devices", "devices/system", "devices/virtual"];
 /// What is the machine's alone.
-const OWN: [&str; 5] = [
+const OWN: [&str; 6] = [
     "bus/pci",
+    "class/pci_bus",
     "class/infiniband",
     "class/infiniband_verbs",
     "class/infiniband_mad",

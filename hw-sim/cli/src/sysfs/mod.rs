@@ -113,6 +113,7 @@ impl Tree<'_> {
         self.file("class/misc/rdma_cm/abi_version", 4)?;
         fs::create_dir_all(self.root.join("class/infiniband"))?;
         fs::create_dir_all(self.root.join("bus/pci/devices"))?;
+        fs::create_dir_all(self.root.join("class/pci_bus"))?;
         for (index, gpu) in self.machine.gpus.iter().enumerate() {
             let identity = Identity { vendor: NVIDIA, device: 0, class: 0x03_0200 };
             let registers = Bar {
@@ -215,7 +216,23 @@ impl Tree<'_> {
             }
         }
         let link = format!("bus/pci/devices/{address}");
-        symlink(format!("../../../{path}"), self.root.join(link))
+        symlink(format!("../../../{path}"), self.root.join(link))?;
+        let up = "../".repeat(path.split('/').count());
+        symlink(format!("{up}bus/pci"), self.root.join(path).join("subsystem"))?;
+        self.bus(path)
+    }
+
+    /// Shows the bus that the function with this folder is on. NCCL finds functions by their buses,
+    /// and their bridges from there.
+    fn bus(&self, function: &str) -> Written {
+        let Some((bridge, address)) = function.rsplit_once('/') else { return Ok(()) };
+        let Some((bus, _)) = address.rsplit_once(':') else { return Ok(()) };
+        let link = self.root.join("class/pci_bus").join(bus);
+        if link.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        fs::create_dir_all(self.root.join(bridge).join("pci_bus").join(bus))?;
+        symlink(format!("../../{bridge}/pci_bus/{bus}"), link)
     }
 }
 

@@ -163,6 +163,9 @@ impl Completion {
 /// Polls in vain, of a thread, before each further one gives the processor away. Programs poll two
 /// queues in turns while they wait for one message, for less than a microsecond each time.
 const EMPTY_POLLS_MAX: u32 = 64;
+/// The same while a request waits for its peer. A peer that polls answers within two microseconds,
+/// some 16 polls; of one that does not, the service thread has to answer, and may want a processor.
+const UNANSWERED_POLLS_MAX: u32 = 16;
 
 thread_local! {
     /// How often in a row this thread has polled in vain, whichever queues.
@@ -176,8 +179,9 @@ const ARMED: u8 = 2;
 /// A queue pair, as the queue that it completes in knows it: who polls the queue plays its part of
 /// the adapter.
 pub(super) trait Polled: Send + Sync {
-    /// Moves messages as far as they go, as a thread that polls.
-    fn progress_by_poll(&self);
+    /// Moves messages as far as they go, as a thread that polls. True if requests of its own have
+    /// set off and their peer has not answered.
+    fn progress_by_poll(&self) -> bool;
     /// The program will sleep: from now on the service thread is to be woken.
     fn poller_leaves(&self);
 }
@@ -263,9 +267,10 @@ impl CompletionQueue {
     /// Polling also moves messages: a thread that polls needs no other thread to be scheduled.
     pub fn poll(&self, limit: usize, mut out: impl FnMut(Completion)) -> usize {
         let mut taken = self.take(limit, &mut out);
+        let mut awaits = false;
         if taken == 0 {
             for user in self.users.all() {
-                user.progress_by_poll();
+                awaits |= user.progress_by_poll();
             }
             taken = self.take(limit, &mut out);
         }
@@ -274,7 +279,7 @@ impl CompletionQueue {
         // empty while messages come to the other.
         let empty = if taken > 0 { 0 } else { EMPTY_POLLS.get().saturating_add(1) };
         EMPTY_POLLS.set(empty);
-        if empty > EMPTY_POLLS_MAX {
+        if empty > if awaits { UNANSWERED_POLLS_MAX } else { EMPTY_POLLS_MAX } {
             std::thread::yield_now();
         }
         taken

@@ -69,6 +69,15 @@ pub(super) struct Place {
     pub turns: Option<Turns>,
 }
 
+/// Result of a pass over both sides.
+#[derive(Debug, Default)]
+struct Pass {
+    /// Something moved.
+    worked: bool,
+    /// Requests have set off, and the peer has not answered.
+    awaits: bool,
+}
+
 /// A queue pair.
 pub struct QueuePair {
     /// Sizes.
@@ -410,7 +419,7 @@ impl QueuePair {
 
     /// Moves messages as far as they go, and sees to times. True if something moved.
     pub(super) fn progress_by_service(&self, now: Instant) -> bool {
-        self.progress(Some(now))
+        self.progress(Some(now)).worked
     }
 
     /// Does something wait that can go on?
@@ -433,12 +442,12 @@ impl QueuePair {
 
     /// One pass over both sides. With a time it waits for the sides' locks and sees to timeouts;
     /// without, a side that another thread plays is left to it.
-    fn progress(&self, now: Option<Instant>) -> bool {
-        let mut worked = false;
+    fn progress(&self, now: Option<Instant>) -> Pass {
+        let mut pass = Pass::default();
         let mut failure = None;
         if let Some(mut receive) = lock(&self.receive, now.is_some()) {
             let outcome = self.connection.respond(&mut receive);
-            worked |= outcome.worked;
+            pass.worked |= outcome.worked;
             failure = outcome.failure;
             if now.is_some() {
                 self.connection.device.counters.collect(&mut receive.tally);
@@ -452,13 +461,14 @@ impl QueuePair {
         if !self.connection.is_deputy()
             && let Some(mut send) = lock(&self.send, now.is_some())
         {
-            worked |= self.connection.complete(&mut send, &mut failed);
+            pass.worked |= self.connection.complete(&mut send, &mut failed);
             if !failed {
-                worked |= self.connection.transmit(&mut send, &mut failed);
+                pass.worked |= self.connection.transmit(&mut send, &mut failed);
             }
             if let (false, Some(now)) = (failed, now) {
                 failed = self.connection.see_to_times(&mut send, now);
             }
+            pass.awaits = send.awaits();
             if now.is_some() {
                 self.connection.device.counters.collect(&mut send.tally);
             }
@@ -471,19 +481,19 @@ impl QueuePair {
         {
             self.fail(Some(AsyncEvent::QueuePairFatal));
         }
-        worked
+        pass
     }
 }
 
 impl Polled for QueuePair {
-    fn progress_by_poll(&self) {
+    fn progress_by_poll(&self) -> bool {
         let polls = 1 + self.polls.fetch_add(1, Ordering::Relaxed);
         if polls - self.polls_seen.load(Ordering::Relaxed) == POLLS_MIN && !self.has_poller() {
             self.connection.link.read().unwrap().set_polling(true);
             // So that the service thread looks, soon, whether we still poll.
             self.connection.host.fabric.own.adapters().wake();
         }
-        self.progress(None);
+        self.progress(None).awaits
     }
 
     fn poller_leaves(&self) {

@@ -121,7 +121,7 @@ impl ReceiveQueue {
     /// Lets queue pairs that waited for a request go on.
     pub fn resume_users(&self) {
         let of_domain = self.xrc.iter().flat_map(|xrc| xrc.xrc_domain.all_receivers());
-        for user in self.users.all().into_iter().chain(of_domain) {
+        for user in self.users.all().chain(of_domain) {
             user.resume();
         }
     }
@@ -223,9 +223,7 @@ impl XrcDomain {
 
     /// All who receive for the queues here.
     pub(super) fn all_receivers(&self) -> Vec<Arc<dyn Receiver>> {
-        let mut all = self.receivers.all();
-        all.extend(self.deputies.all());
-        all
+        self.receivers.all().chain(self.deputies.all()).collect()
     }
 
     /// Are there queues of this process, or queue pairs of it that receive for them?

@@ -107,6 +107,11 @@ impl SendSide {
         self.queue.len()
     }
 
+    /// Does the peer owe an answer?
+    pub fn awaits(&self) -> bool {
+        self.sent > 0 || self.started
+    }
+
     pub fn add(&mut self, work: Work) {
         self.queue.push_back(work);
     }

@@ -90,13 +90,17 @@ fn level(path: PciPath) -> nvmlGpuTopologyLevel_t {
     }
 }
 
-/// Fills in one field value: the number of NVLinks, or the rate of one in MB/s.
+/// Fills in one field value: the number of NVLinks, the rate of one in MB/s, or whether it is up.
 fn field(links: &[NvLink], mut value: nvmlFieldValue_t) -> nvmlFieldValue_t {
     use sys::field_id as id;
     let rate = |link: usize| links.get(link).map(|link| (link.gb_per_s * 1000.0).round() as c_uint);
     let answer = match value.fieldId {
         id::NVML_FI_DEV_NVLINK_LINK_COUNT => Some(links.len() as c_uint),
         id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON => rate(0),
+        // NCCL asks GPUs of compute capability 9.0 and above this way.
+        id::NVML_FI_DEV_NVLINK_GET_STATE => links
+            .get(value.scopeId as usize)
+            .map(|_| sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED as c_uint),
         number @ id::NVML_FI_DEV_NVLINK_SPEED_MBPS_L0..=id::NVML_FI_DEV_NVLINK_SPEED_MBPS_L5 => {
             rate((number - id::NVML_FI_DEV_NVLINK_SPEED_MBPS_L0) as usize)
         }

@@ -1,7 +1,9 @@
 //! Completion queues: making, resizing, arming, destroying.
 
+use super::allocators::{self, Memory, Resource};
 use super::channel::{self, QueueEvents};
 use super::context::{COMPLETION_VECTORS, open_device};
+use super::domains::DomainObject;
 use super::layout::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvCqInitAttrEx};
 use super::objects::{refused, zeroed};
 use super::pointer::{Object, Source, Target};
@@ -10,12 +12,12 @@ use hwsim_machine::adapter::device::COMPLETIONS_MAX;
 use hwsim_machine::adapter::{CompletionQueue, Events};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and the one flag that is understood: no other thread polls.
 const MASK_FLAGS: u32 = 1;
-/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which changes nothing.
+/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which gives the queue its memory.
 const MASK_DOMAIN: u32 = 1 << 1;
 const SINGLE_THREADED: u32 = 1;
 /// `IBV_WC_STANDARD_FLAGS`: all but time stamps, VLAN and flow tags, tag matching.
@@ -28,6 +30,8 @@ pub(super) struct QueueObject {
     /// The thread that polls the extended way, and what it looks at.
     pub turn: Turn,
     parts: Option<(Arc<CompletionQueue>, Arc<QueueEvents>)>,
+    /// Its memory, if it stands on a parent domain.
+    memory: Mutex<Option<Memory>>,
 }
 
 impl QueueObject {
@@ -44,7 +48,8 @@ pub(super) extern "C" fn create_cq(
     channel: Source<IbvCompChannel>,
     vector: c_int,
 ) -> Object<QueueObject> {
-    make(context, u32::try_from(capacity).unwrap_or(0), channel, vector as u32)
+    let capacity = u32::try_from(capacity).unwrap_or(0);
+    make(context, capacity, channel, vector as u32, Object::NONE)
 }
 
 /// `create_cq_ex`: the library completes what the two kinds of queues share.
@@ -60,7 +65,18 @@ pub(super) extern "C" fn create_cq_ex(
     if !known {
         return refused(libc::EOPNOTSUPP);
     }
-    let object = make(context, wanted.capacity, wanted.channel, wanted.vector);
+    let domain = if wanted.comp_mask & MASK_DOMAIN != 0 {
+        let behind = request.address() + size_of::<IbvCqInitAttrEx>() as u64;
+        Source::<Object<DomainObject>>::from_address(behind).get()
+    } else {
+        Object::NONE
+    };
+    if domain.non_null().is_none_or(|domain| !domain.get().is_parent())
+        && wanted.comp_mask & MASK_DOMAIN != 0
+    {
+        return refused(libc::EINVAL);
+    }
+    let object = make(context, wanted.capacity, wanted.channel, wanted.vector, domain);
     if let Some(made) = object.non_null() {
         let c = made.get().c.get();
         // SAFETY: nobody else knows the object yet.
@@ -74,6 +90,7 @@ fn make(
     capacity: u32,
     channel: Source<IbvCompChannel>,
     vector: u32,
+    domain: Object<DomainObject>,
 ) -> Object<QueueObject> {
     let device = Arc::clone(open_device(context));
     let vectors = COMPLETION_VECTORS as u32;
@@ -92,7 +109,9 @@ fn make(
     let capacity = capacity.next_power_of_two();
     c.base.capacity = capacity as c_int;
     let c = UnsafeCell::new(c);
-    let object = Object::give(Box::new(QueueObject { c, parts: None, turn: Turn::default() }));
+    let Ok(memory) = memory(domain, capacity) else { return refused(libc::ENOMEM) };
+    let (turn, memory) = (Turn::default(), Mutex::new(memory));
+    let object = Object::give(Box::new(QueueObject { c, parts: None, turn, memory }));
     let held = device.device.completions_held(capacity as usize);
     let events = Arc::new(QueueEvents { device, channel: sender, sent: AtomicU32::new(0) });
     let as_events = Arc::clone(&events) as Arc<dyn Events>;
@@ -102,15 +121,28 @@ fn make(
     Object::give(object)
 }
 
+/// Memory for so many completions, where a parent domain gives it. An error if it does not.
+fn memory(domain: Object<DomainObject>, capacity: u32) -> Result<Option<Memory>, ()> {
+    let Some(domain) = domain.non_null() else { return Ok(None) };
+    let bytes = allocators::completion_bytes(capacity);
+    Memory::new(domain, Resource::CompletionQueue, bytes).map(Some).ok_or(())
+}
+
 /// `resize_cq`.
 pub(super) extern "C" fn resize_cq(queue: Object<QueueObject>, capacity: c_int) -> c_int {
     if !(1..=COMPLETIONS_MAX as c_int).contains(&capacity) {
         return libc::EINVAL;
     }
     let capacity = (capacity as u32).next_power_of_two();
-    if !queue.get().queue().resize(capacity as usize) {
+    let object = queue.get();
+    let domain = object.memory.lock().unwrap().as_ref().map_or(Object::NONE, Memory::domain);
+    let Ok(larger) = memory(domain, capacity) else { return libc::ENOMEM };
+    if !object.queue().resize(capacity as usize) {
         return libc::EINVAL;
     }
+    let former = std::mem::replace(&mut *object.memory.lock().unwrap(), larger);
+    // Out of the lock: the program's function is called.
+    drop(former);
     let offset = std::mem::offset_of!(IbvCq, capacity) as u64;
     Target::from_address(queue.address() + offset).set(capacity as c_int);
     0

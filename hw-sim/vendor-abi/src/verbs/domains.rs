@@ -1,9 +1,9 @@
 //! Protection domains, thread domains, and parent domains, which join one of each.
 //!
-//! A virtual adapter locks what threads share in any case, and takes no memory from a program: a
-//! thread domain changes nothing, and the functions that a parent domain names for allocations are
-//! never called.
+//! A virtual adapter locks what threads share in any case: a thread domain changes nothing. Memory for
+//! queues comes from the functions that a parent domain names ([`super::allocators`]).
 
+use super::allocators::Allocators;
 use super::context::{OpenDevice, new_domain, open_device};
 use super::layout::{IbvContext, IbvParentDomainInitAttr, IbvPd, IbvTd, IbvTdInitAttr};
 use super::objects::refused;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS` and `_PD_CONTEXT`.
-const PARENT_KNOWN: u32 = 0b11;
+const PARENT_ALLOCATORS: u32 = 1;
+const PARENT_CONTEXT: u32 = 1 << 1;
 
 /// A protection domain, or a parent domain in its place.
 #[repr(C)]
@@ -22,10 +23,12 @@ pub(super) struct DomainObject {
     c: UnsafeCell<IbvPd>,
     pub domain: u64,
     pub device: Arc<OpenDevice>,
-    /// Parent domains that stand on it.
-    parents: AtomicU32,
+    /// Parent domains that stand on it; queues that stand on a parent domain.
+    users: AtomicU32,
     /// What a parent domain stands on.
     below: Option<(Object<DomainObject>, Object<ThreadDomain>)>,
+    /// What gives the memory of queues that are made in it.
+    pub allocators: Option<Allocators>,
 }
 
 impl DomainObject {
@@ -35,18 +38,36 @@ impl DomainObject {
         unsafe { (*self.c.get()).context }
     }
 
+    /// Is it a parent domain?
+    pub fn is_parent(&self) -> bool {
+        self.below.is_some()
+    }
+
+    /// Something stands on it from now on.
+    pub fn enter(&self) {
+        // Relaxed, here and below: programs order the making and the end of objects.
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// And now no more.
+    pub fn leave(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn make(
         device: &Arc<OpenDevice>,
         context: Target<IbvContext>,
         domain: u64,
         below: Option<(Object<Self>, Object<ThreadDomain>)>,
+        allocators: Option<Allocators>,
     ) -> Object<Self> {
         Object::give(Box::new(Self {
             c: UnsafeCell::new(IbvPd { context, handle: domain as u32 }),
             domain,
             device: Arc::clone(device),
-            parents: AtomicU32::new(0),
+            users: AtomicU32::new(0),
             below,
+            allocators,
         }))
     }
 }
@@ -60,7 +81,7 @@ pub(super) struct ThreadDomain {
 
 /// `alloc_pd`.
 pub(super) extern "C" fn alloc_pd(context: Target<IbvContext>) -> Object<DomainObject> {
-    DomainObject::make(open_device(context), context, new_domain(), None)
+    DomainObject::make(open_device(context), context, new_domain(), None, None)
 }
 
 /// `alloc_parent_domain`.
@@ -70,37 +91,37 @@ pub(super) extern "C" fn alloc_parent_domain(
 ) -> Object<DomainObject> {
     let Some(wanted) = attributes.non_null() else { return refused(libc::EINVAL) };
     let Some(pd) = wanted.pd.non_null() else { return refused(libc::EINVAL) };
-    if wanted.comp_mask & !PARENT_KNOWN != 0 {
+    if wanted.comp_mask & !(PARENT_ALLOCATORS | PARENT_CONTEXT) != 0 {
         return refused(libc::EOPNOTSUPP);
     }
     let domain = pd.get();
-    if domain.below.is_some() {
+    if domain.is_parent() {
         // A parent domain has a protection domain below it, not another parent.
         return refused(libc::EINVAL);
     }
-    // Relaxed, here and below: programs order the making and the end of objects.
-    domain.parents.fetch_add(1, Ordering::Relaxed);
+    let own = if wanted.comp_mask & PARENT_CONTEXT != 0 { wanted.pd_context } else { 0 };
+    let allocators = (wanted.comp_mask & PARENT_ALLOCATORS != 0)
+        .then(|| Allocators::new(wanted.allocate, wanted.free, own))
+        .flatten();
+    domain.enter();
     if let Some(td) = wanted.td.non_null() {
         td.get().parents.fetch_add(1, Ordering::Relaxed);
     }
-    DomainObject::make(open_device(context), context, domain.domain, Some((pd, wanted.td)))
+    let below = Some((pd, wanted.td));
+    DomainObject::make(open_device(context), context, domain.domain, below, allocators)
 }
 
 /// `dealloc_pd`, of both kinds.
 pub(super) extern "C" fn dealloc_pd(pd: Object<DomainObject>) -> c_int {
     let domain = pd.get();
-    match domain.below {
-        Some((below, td)) => {
-            below.get().parents.fetch_sub(1, Ordering::Relaxed);
-            if let Some(td) = td.non_null() {
-                td.get().parents.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        None => {
-            let used = domain.parents.load(Ordering::Relaxed) > 0;
-            if used || domain.device.network.uses_domain(domain.domain) {
-                return libc::EBUSY;
-            }
+    let used = domain.users.load(Ordering::Relaxed) > 0;
+    if used || !domain.is_parent() && domain.device.network.uses_domain(domain.domain) {
+        return libc::EBUSY;
+    }
+    if let Some((below, td)) = domain.below {
+        below.get().leave();
+        if let Some(td) = td.non_null() {
+            td.get().parents.fetch_sub(1, Ordering::Relaxed);
         }
     }
     drop(pd.take());

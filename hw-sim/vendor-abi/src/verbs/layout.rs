@@ -1,6 +1,7 @@
 //! Structures of `libibverbs` as C lays them out on 64-bit Linux. Public ones are those of
 //! `infiniband/verbs.h`; of its private ones only what a provider must know.
 
+use super::allocators::{Allocate, Free};
 use super::completion_queue::QueueObject;
 use super::domains::{DomainObject, ThreadDomain};
 use super::memory::{RegionObject, WindowObject};
@@ -66,8 +67,8 @@ pub(super) struct IbvParentDomainInitAttr {
     pub pd: Object<DomainObject>,
     pub td: Object<ThreadDomain>,
     pub comp_mask: u32,
-    pub allocate: usize,
-    pub free: usize,
+    pub allocate: Option<Allocate>,
+    pub free: Option<Free>,
     pub pd_context: usize,
 }
 
@@ -132,6 +133,7 @@ pub(super) struct IbvCqInitAttrEx {
     pub completion_flags: u64,
     pub comp_mask: u32,
     pub flags: u32,
+    // The parent domain follows, which older programs do not have.
 }
 
 /// `struct ibv_poll_cq_attr`.

@@ -4,6 +4,7 @@
 //! Everything here translates between its structures and `hwsim_machine::adapter`.
 
 mod address_handle;
+mod allocators;
 mod channel;
 mod completion_queue;
 mod context;

@@ -1,5 +1,6 @@
 //! Shared receive queues, and what all objects need.
 
+use super::allocators::{self, Memory, Resource};
 use super::channel;
 use super::context::{OpenDevice, open_device};
 use super::domains::DomainObject;
@@ -36,6 +37,7 @@ pub(super) struct SharedReceiveObject {
     c: UnsafeCell<IbvSrq>,
     queue: Option<Arc<ReceiveQueue>>,
     device: Arc<OpenDevice>,
+    _memory: Memory,
 }
 
 impl SharedReceiveObject {
@@ -62,6 +64,7 @@ pub(super) fn errno_of(error: &VerbsError) -> i32 {
 /// Makes a shared receive queue with what `queue` gives for its sizes and its owner.
 fn make_srq(
     device: &Arc<OpenDevice>,
+    pd: Object<DomainObject>,
     attributes: &mut IbvSrqAttr,
     queue: impl FnOnce((u32, u32), u64) -> Result<Arc<ReceiveQueue>, VerbsError>,
 ) -> Object<SharedReceiveObject> {
@@ -69,10 +72,14 @@ fn make_srq(
     if requests > REQUESTS_MAX || pieces > PIECES_MAX {
         return refused(libc::EINVAL);
     }
+    let bytes = allocators::receive_bytes(requests, pieces);
+    let memory = Memory::new(pd, Resource::SharedReceiveQueue, bytes);
+    let Some(memory) = memory else { return refused(libc::ENOMEM) };
     let object = Object::give(Box::new(SharedReceiveObject {
         c: UnsafeCell::new(zeroed()),
         queue: None,
         device: Arc::clone(device),
+        _memory: memory,
     }));
     let made = queue((requests, pieces), object.address());
     let mut object = object.take();
@@ -91,7 +98,7 @@ pub(super) extern "C" fn create_srq(
 ) -> Object<SharedReceiveObject> {
     let mut wanted = request.get();
     let device = &pd.get().device;
-    let object = make_srq(device, &mut wanted.attributes, |(requests, pieces), handle| {
+    let object = make_srq(device, pd, &mut wanted.attributes, |(requests, pieces), handle| {
         Ok(ReceiveQueue::shared(requests, pieces, handle, device.as_events()))
     });
     request.set(wanted);
@@ -125,14 +132,14 @@ pub(super) extern "C" fn create_srq_ex(
         if xrcd.is_null() || cq.is_null() {
             return refused(libc::EINVAL);
         }
-        make_srq(device, &mut wanted.attributes, |sizes, handle| {
+        make_srq(device, wanted.pd, &mut wanted.attributes, |sizes, handle| {
             let owner = (handle, device.as_events());
             let domains = (Arc::clone(&xrcd.get().shared.domain), wanted.pd.get().domain);
             let completions = Arc::clone(cq.get().queue());
             device.network.make_xrc_queue(sizes, owner, domains, completions)
         })
     } else {
-        make_srq(device, &mut wanted.attributes, |(requests, pieces), handle| {
+        make_srq(device, wanted.pd, &mut wanted.attributes, |(requests, pieces), handle| {
             Ok(ReceiveQueue::shared(requests, pieces, handle, device.as_events()))
         })
     };

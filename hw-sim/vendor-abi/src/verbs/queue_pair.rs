@@ -1,6 +1,7 @@
 //! Queue pairs: making, changing, asking, destroying.
 
 use super::address_handle::{route_from_c, route_to_c};
+use super::allocators::{self, Memory, Resource};
 use super::channel;
 use super::completion_queue::QueueObject;
 use super::context::OpenDevice;
@@ -36,6 +37,8 @@ pub(super) struct PairObject {
     device: Arc<OpenDevice>,
     /// Handles on the same queue pair have the same.
     handle: Arc<()>,
+    /// Its memory, if it was made in a protection domain.
+    memory: Option<Memory>,
     /// What is being built between `ibv_wr_start` and `ibv_wr_complete`.
     pub building: work_request::Building,
 }
@@ -154,6 +157,12 @@ fn make(
         Ok(pair) => pair,
         Err(error) => return refused(errno_of(&error)),
     };
+    // Once the sizes are known to be possible.
+    object.memory = Memory::new(pd, Resource::QueuePair, allocators::pair_bytes(&sizes));
+    if object.memory.is_none() {
+        pair.destroy();
+        return refused(libc::ENOMEM);
+    }
     let context = pd.get().context();
     fill(object.c.get_mut(), context, &wanted, pair.number(), operations.is_some());
     object.c.get_mut().base.pd = pd.address() as usize;
@@ -171,6 +180,7 @@ fn new_object(device: &Arc<OpenDevice>) -> Box<PairObject> {
         pair: None,
         device: Arc::clone(device),
         handle: Arc::default(),
+        memory: None,
         building: work_request::Building::default(),
     })
 }
