@@ -1,5 +1,5 @@
-//! NCCL's topology detection reads `/sys`, NVML and verbs. On virtual machines it would find the tree
-//! that `ringdove topo` exports: [the program](topo_nccl.py) takes NCCL's way to each device.
+//! NCCL's topology detection reads `/sys`, NVML and verbs. On virtual machines it would find the
+//! tree that `ringdove topo` exports: [the program](topo_nccl.py) takes NCCL's way to each device.
 
 mod hardware;
 

@@ -1,8 +1,8 @@
-//! Memory that programs give for queues: the functions of a parent domain that allocate and free it.
+//! Memory that programs give for queues: a parent domain's functions allocate and free it.
 //!
-//! A virtual adapter's queues are the process's own, and nobody else looks into them. So the memory is
-//! asked for as drivers of real adapters ask for it, with sizes of theirs, is held as long as the
-//! queue, and is given back; nothing is written into it.
+//! A virtual adapter's queues are the process's own, and nobody else looks into them. So the memory
+//! is asked for as drivers of real adapters ask for it, with sizes of theirs, is held as long as
+//! the queue, and is given back; nothing is written into it.
 
 use super::domains::DomainObject;
 use super::layout::IbvQpCap;

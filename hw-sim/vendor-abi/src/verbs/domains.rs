@@ -1,7 +1,7 @@
 //! Protection domains, thread domains, and parent domains, which join one of each.
 //!
-//! A virtual adapter locks what threads share in any case: a thread domain changes nothing. Memory for
-//! queues comes from the functions that a parent domain names ([`super::allocators`]).
+//! A virtual adapter locks what threads share in any case: a thread domain changes nothing. Memory
+//! for queues comes from the functions that a parent domain names ([`super::allocators`]).
 
 use super::allocators::Allocators;
 use super::context::{OpenDevice, new_domain, open_device};
