@@ -39,6 +39,8 @@ pub struct Stats {
     pub refused: u64,
     /// Of communicators: ranks whose kernels an abort has ended.
     pub aborted: u64,
+    /// Of communicators: connections of adapters, counted at both ends.
+    pub connections: u64,
 }
 
 /// The first look: clocks may step back from here.

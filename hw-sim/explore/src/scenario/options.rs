@@ -235,6 +235,10 @@ impl Options {
             options.members = match scenario {
                 Scenario::Communicators => MembersShape::draw_with_gpus(&mut random, false),
                 Scenario::CommunicatorsFaults => MembersShape::draw_with_gpus(&mut random, true),
+                Scenario::Connections => MembersShape::draw_with_connections(&mut random, false),
+                Scenario::ConnectionsFaults => {
+                    MembersShape::draw_with_connections(&mut random, true)
+                }
                 _ => MembersShape::draw(&mut random, scenario == Scenario::MembersFaults),
             };
         }
