@@ -322,7 +322,9 @@ impl<'a> Gpus<'a> {
     /// Has this rank, which goes by an adapter, sent what its peers have not read?
     fn has_unread(&self, member: &Member) -> bool {
         let rank = &member.rank;
-        if member.connector.is_none() || member.is_aborted || member.has_closed {
+        // The wait for credits has a limit, too.
+        let is_over = self.have_expired || member.is_aborted || member.has_closed;
+        if member.connector.is_none() || is_over {
             return false;
         }
         let mut ports = rank.ports.clone();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gpus::Shape as GpuShape;
+use crate::fault::Fault;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,21 @@ pub enum Strike {
 }
 
 impl Strike {
+    /// The one of this name, in a run of jobs.
+    pub fn of_fault(fault: Fault) -> Option<Self> {
+        let at = Duration::from_micros;
+        Some(match fault {
+            Fault::Killed { rank, turn } => Self::Dies { rank, at: at(turn) },
+            Fault::Partition { rank, at_us } => Self::CutOff { rank, at: at(at_us) },
+            Fault::ConnectionReset { rank, at_us } => Self::Reset { rank, at: at(at_us) },
+            Fault::Abort { rank, turn } => Self::Aborts { rank, at: at(turn) },
+            Fault::AdapterReset { rank, at_us } => Self::Breaks { rank, at: at(at_us) },
+            Fault::NoQueuePairs { rank, at_us } => Self::Refuses { rank, at: at(at_us) },
+            Fault::NoAnswer { rank, at_us } => Self::Silent { rank, at: at(at_us) },
+            _ => return None,
+        })
+    }
+
     /// When it strikes; `None`: from the beginning on.
     pub fn at(self) -> Option<Duration> {
         match self {
@@ -160,6 +176,19 @@ impl Shape {
             strike.strike_one_of(ranks);
         }
         shape
+    }
+
+    /// Has the run what this strikes?
+    pub fn has_connections(&self, strike: Strike) -> bool {
+        !strike.is_of_connections() || self.gpus.as_ref().is_some_and(|gpus| gpus.connects)
+    }
+
+    /// What goes wrong is this, at its own time.
+    pub fn strike_with(&mut self, strike: Strike) {
+        self.strike = Some(strike);
+        if let Some(gpus) = &mut self.gpus {
+            gpus.strikes_at = None;
+        }
     }
 
     /// The same, of ranks that reach each other by adapters.

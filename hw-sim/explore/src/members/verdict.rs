@@ -8,6 +8,9 @@ use super::strikes::EXPIRED;
 use super::{Job, Process, Run};
 use crate::engine::UNANSWERED;
 
+/// What a rank says that leaves before all have joined.
+const TOO_EARLY: &str = "it timed out before all ranks had joined";
+
 impl Run<'_> {
     /// Nothing fails without a fault, those that are left succeed, and errors tell of the fault.
     pub(super) fn check(&self) -> Result<(), String> {
@@ -71,6 +74,12 @@ impl Run<'_> {
         let fault = match error {
             Error::Disagreement { what, .. } => {
                 return matches!(strike, Strike::Disagrees { .. }) && what == "a term";
+            }
+            // Of ranks that have failed in another job and gone, nobody may be left to tell.
+            Error::Aborted { why, .. }
+                if self.shape.parts > 0 && [EXPIRED, TOO_EARLY].contains(&why.as_str()) =>
+            {
+                return true;
             }
             // Whoever ends a job, or dies, takes its queue pairs along.
             Error::Aborted { why, .. } if self.connects() && is_of_lost_peer(why) => return true,
