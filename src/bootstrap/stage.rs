@@ -151,6 +151,19 @@ impl Staged {
         self.ask(network, Request::Call { call: Call::AllGather, bytes, deadline });
     }
 
+    /// Sends another rank some bytes: as `ControlPlane::send_note`.
+    pub fn note(&mut self, network: &mut dyn Network, to: Rank, bytes: Vec<u8>) {
+        self.ask(network, Request::Note { to, bytes });
+    }
+
+    /// Has `handler` called with what others send by [`note`](Self::note): as
+    /// `ControlPlane::on_note`.
+    pub fn on_note(&self, handler: impl FnMut(Rank, &[u8]) + Send + 'static) {
+        if let Some(shared) = &self.shared {
+            shared.on_note(Box::new(handler));
+        }
+    }
+
     /// Ends the job: as `ControlPlane::abort`.
     pub fn abort(&mut self, network: &mut dyn Network, by: Rank, why: &str) {
         let fault = BootstrapError::Aborted { by, why: why.to_owned() };

@@ -38,7 +38,7 @@ pub struct ExploreArguments {
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
     /// user-faults, experts, relays, experts-faults, collectives, collectives-faults, clock,
     /// groups, groups-faults, graphs, device, device-faults, members, members-faults,
-    /// communicators, communicators-faults or random
+    /// communicators, communicators-faults, connections, connections-faults or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }
@@ -165,12 +165,17 @@ mod tests {
             "gpu0:clock-leaps-at=3:-250",
             "engine1:stall-after=20",
             "rank2:kill-at=2000",
+            "rank1:partition-at=700",
+            "rank0:connections-reset-at=80",
+            "hwsim1:reset-at=400",
         ];
         let own = [
             "rank0:abort-at=9",
             "rank1:no-alarm",
             "rank0:stray-claim-at=4",
             "rank1:ring-garbage-at=7",
+            "hwsim0:no-queue-pairs-at=1",
+            "rank1:no-answer-at=12",
         ];
         let of_plans = ["rank1:bad-op=2:7", "rank0:bad-port=1"];
         for text in shared.iter().chain(&own).chain(&of_plans) {

@@ -38,6 +38,10 @@ const OF_DEVICE: &[(Scenario, u64)] = &[(Scenario::Device, 20), (Scenario::Devic
 /// Scenarios that run the bootstrap.
 const OF_BOOTSTRAP: &[(Scenario, u64)] = &[(Scenario::Members, 60), (Scenario::MembersFaults, 400)];
 
+/// Scenarios that connect adapters.
+const OF_CONNECTIONS: &[(Scenario, u64)] =
+    &[(Scenario::Connections, 60), (Scenario::ConnectionsFaults, 200)];
+
 /// Who may notice mutants of a part of the source.
 struct Part {
     /// Where the part is: the first that fits counts.
@@ -49,7 +53,7 @@ struct Part {
     jobs: bool,
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     Part { under: "src/ring/", tests: &[("ring", &[])], scenarios: OF_ENGINE, jobs: false },
     Part { under: "src/engine/device/", tests: &[], scenarios: OF_DEVICE, jobs: true },
     Part {
@@ -66,6 +70,12 @@ const PARTS: [Part; 8] = [
     },
     Part { under: "src/transport/", tests: &[], scenarios: &[], jobs: true },
     Part { under: "src/bootstrap/", tests: &[], scenarios: OF_BOOTSTRAP, jobs: false },
+    Part {
+        under: "src/communicator/connect/handshake",
+        tests: &[],
+        scenarios: OF_CONNECTIONS,
+        jobs: false,
+    },
     Part {
         under: "src/communicator/",
         tests: &[("failures", &["abort_wakes_every_rank"])],

@@ -17,6 +17,14 @@
 //! | `rankN:ring-garbage-at=TURN` | a thread overwrites a slot of its ring | |
 //! | `rankN:bad-op=BLOCK:OP` | an op of a block has a code that no op has | |
 //! | `rankN:bad-port=BLOCK` | a block names a port that there is none | |
+//! | `rankN:partition-at=US` | nothing reaches the process any more, or comes from it | yes |
+//! | `rankN:connections-reset-at=US` | one of its TCP connections breaks | yes |
+//! | `hwsimN:reset-at=US` | the adapter of process N is reset: its queue pairs fail | yes |
+//! | `hwsimN:no-queue-pairs-at=US` | it makes no queue pairs any more | |
+//! | `rankN:no-answer-at=US` | the process answers no requests for connections | |
+//!
+//! Runs of jobs (`members`, `communicators`, `connections`) have the last five, `kill-at` and
+//! `abort-at`, and one fault alone. N is a process there, and the argument microseconds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -82,6 +90,41 @@ pub enum Fault {
         /// When.
         turn: u64,
     },
+    /// `partition-at`.
+    Partition {
+        /// The process.
+        rank: u32,
+        /// When, in microseconds.
+        at_us: u64,
+    },
+    /// `connections-reset-at`.
+    ConnectionReset {
+        /// The process.
+        rank: u32,
+        /// When, in microseconds.
+        at_us: u64,
+    },
+    /// `reset-at`.
+    AdapterReset {
+        /// The process.
+        rank: u32,
+        /// When, in microseconds.
+        at_us: u64,
+    },
+    /// `no-queue-pairs-at`.
+    NoQueuePairs {
+        /// The process.
+        rank: u32,
+        /// When, in microseconds.
+        at_us: u64,
+    },
+    /// `no-answer-at`.
+    NoAnswer {
+        /// The process.
+        rank: u32,
+        /// When, in microseconds.
+        at_us: u64,
+    },
     /// `no-alarm`.
     NoAlarm {
         /// The rank.
@@ -130,6 +173,11 @@ impl Fault {
             | Self::FetchFault { rank, .. }
             | Self::GpuStops { rank, .. }
             | Self::Killed { rank, .. }
+            | Self::Partition { rank, .. }
+            | Self::ConnectionReset { rank, .. }
+            | Self::AdapterReset { rank, .. }
+            | Self::NoQueuePairs { rank, .. }
+            | Self::NoAnswer { rank, .. }
             | Self::NoAlarm { rank }
             | Self::StrayClaim { rank, .. }
             | Self::RingGarbage { rank, .. }
@@ -151,6 +199,11 @@ impl Fault {
             | Self::BadPort { .. }
             | Self::LinkDown { .. }
             | Self::FetchFault { .. }
+            | Self::Partition { .. }
+            | Self::ConnectionReset { .. }
+            | Self::AdapterReset { .. }
+            | Self::NoQueuePairs { .. }
+            | Self::NoAnswer { .. }
             | Self::NoAlarm { .. } => 0,
             Self::Abort { turn, .. }
             | Self::EngineStops { turn, .. }
@@ -160,6 +213,18 @@ impl Fault {
             | Self::RingGarbage { turn, .. }
             | Self::ClockLeaps { turn, .. } => turn,
         }
+    }
+
+    /// Is it one that only runs of jobs have?
+    pub fn is_of_jobs(self) -> bool {
+        matches!(
+            self,
+            Self::Partition { .. }
+                | Self::ConnectionReset { .. }
+                | Self::AdapterReset { .. }
+                | Self::NoQueuePairs { .. }
+                | Self::NoAnswer { .. }
+        )
     }
 
     /// Is it one that only device engines have?
@@ -188,6 +253,15 @@ impl fmt::Display for Fault {
             }
             Self::GpuStops { rank, turn } => write!(f, "gpu{rank}:stop-at={turn}"),
             Self::Killed { rank, turn } => write!(f, "rank{rank}:kill-at={turn}"),
+            Self::Partition { rank, at_us } => write!(f, "rank{rank}:partition-at={at_us}"),
+            Self::ConnectionReset { rank, at_us } => {
+                write!(f, "rank{rank}:connections-reset-at={at_us}")
+            }
+            Self::AdapterReset { rank, at_us } => write!(f, "hwsim{rank}:reset-at={at_us}"),
+            Self::NoQueuePairs { rank, at_us } => {
+                write!(f, "hwsim{rank}:no-queue-pairs-at={at_us}")
+            }
+            Self::NoAnswer { rank, at_us } => write!(f, "rank{rank}:no-answer-at={at_us}"),
             Self::NoAlarm { rank } => write!(f, "rank{rank}:no-alarm"),
             Self::StrayClaim { rank, turn } => write!(f, "rank{rank}:stray-claim-at={turn}"),
             Self::RingGarbage { rank, turn } => write!(f, "rank{rank}:ring-garbage-at={turn}"),
@@ -208,7 +282,9 @@ impl FromStr for Fault {
                  day), engineN:stall-after=TURN, engineN:link-down-after=REQUEST, \
                  engineN:fetch-fault-after=REQUEST, rankN:kill-at=TURN, rankN:abort-at=TURN, \
                  rankN:no-alarm, rankN:stray-claim-at=TURN, rankN:ring-garbage-at=TURN, \
-                 rankN:bad-op=BLOCK:OP or rankN:bad-port=BLOCK, found `{text}`"
+                 rankN:bad-op=BLOCK:OP, rankN:bad-port=BLOCK, or, of jobs, rankN:partition-at=US, \
+                 rankN:connections-reset-at=US, rankN:no-answer-at=US, hwsimN:reset-at=US or \
+                 hwsimN:no-queue-pairs-at=US, found `{text}`"
             )
         };
         let (target, fault) = text.split_once(':').ok_or_else(wrong)?;
@@ -235,6 +311,11 @@ impl FromStr for Fault {
             ("engine", "fetch-fault-after") => Self::FetchFault { rank, request: turn()? },
             ("rank", "kill-at") => Self::Killed { rank, turn: turn()? },
             ("rank", "abort-at") => Self::Abort { rank, turn: turn()? },
+            ("rank", "partition-at") => Self::Partition { rank, at_us: turn()? },
+            ("rank", "connections-reset-at") => Self::ConnectionReset { rank, at_us: turn()? },
+            ("rank", "no-answer-at") => Self::NoAnswer { rank, at_us: turn()? },
+            ("hwsim", "reset-at") => Self::AdapterReset { rank, at_us: turn()? },
+            ("hwsim", "no-queue-pairs-at") => Self::NoQueuePairs { rank, at_us: turn()? },
             ("rank", "no-alarm") if argument.is_empty() => Self::NoAlarm { rank },
             ("rank", "stray-claim-at") => Self::StrayClaim { rank, turn: turn()? },
             ("rank", "ring-garbage-at") => Self::RingGarbage { rank, turn: turn()? },

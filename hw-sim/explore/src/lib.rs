@@ -24,7 +24,8 @@
 //! hand. Device engines are the model of virtual hardware, with their rings and data in this
 //! memory, and with the library's code around them. Members are the library's root and ranks of
 //! the bootstrap; with GPUs they are communicators, laid out and told by the library's own code
-//! (`ringdove::communicator::stage`). Not here: adapters' connections, and the driver.
+//! (`ringdove::communicator::stage`), as is the handshake by which adapters are connected; adapters
+//! are simulated as far as connections matter. Not here: the driver, and verbs.
 
 mod engine;
 pub mod fault;

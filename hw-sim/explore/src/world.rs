@@ -39,6 +39,8 @@ pub struct Stats {
     pub refused: u64,
     /// Of communicators: ranks whose kernels an abort has ended.
     pub aborted: u64,
+    /// Of communicators: connections of adapters, counted at both ends.
+    pub connections: u64,
 }
 
 /// The first look: clocks may step back from here.
@@ -415,6 +417,12 @@ impl World {
                 | Fault::BadPort { .. }
                 | Fault::LinkDown { .. }
                 | Fault::FetchFault { .. } => {}
+                // Runs of jobs see to these.
+                Fault::Partition { .. }
+                | Fault::ConnectionReset { .. }
+                | Fault::AdapterReset { .. }
+                | Fault::NoQueuePairs { .. }
+                | Fault::NoAnswer { .. } => {}
                 Fault::NoAlarm { .. } => self.hosts[rank].is_mute = true,
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),
@@ -455,7 +463,7 @@ impl World {
         let is_claimed = u32::from_le_bytes(claim) == ringdove_kernels::launch::RECORD_CLAIMED;
         let failed = self.engines[rank].failure().is_some();
         let has_told = !failed || host.is_mute || host.has_alarmed();
-        let has_heard = host.launches_seen() == gpu.ends;
+        let has_heard = gpu.launched == 0 || host.launches_seen() == gpu.ends;
         let knows = (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
         gpu.queue.is_empty()
             && gpu.running.iter().all(|block| self.has_ended(*block))

@@ -31,6 +31,13 @@ const REGRESSIONS: [(Scenario, u64); 9] = [
     (Scenario::ExpertsFaults, 1_795_732_181_390_525_536),
     // Those that could tell of a rank that was cut off had left: only a deadline ends the wait.
     (Scenario::CommunicatorsFaults, 1045),
+    // Ranks that waited for credits did not look whether their job had ended.
+    (Scenario::ConnectionsFaults, 144),
+    // A rank that had launched nothing was never at rest.
+    (Scenario::ConnectionsFaults, 827),
+    (Scenario::ConnectionsFaults, 1086),
+    // Who had failed in a part left the world, and waits for credits had no limit.
+    (Scenario::ConnectionsFaults, 1436),
 ];
 
 fn must_be_fine(scenario: Scenario, seed: u64) {
@@ -160,6 +167,24 @@ fn faults_can_be_asked_for() {
     assert!(failure.replay().contains("--fault rank1:abort-at=1"), "{}", failure.replay());
 }
 
+/// The same in a run of jobs, of which each has one fault; who has no adapter has none of its faults.
+#[test]
+fn faults_of_jobs_can_be_asked_for() {
+    let kernels = Kernels::committed();
+    let mut options = Options::draw(Scenario::Connections, 4);
+    options.add_fault("hwsim1:reset-at=900000".parse().unwrap()).unwrap();
+    let error = "rank9:partition-at=1".parse().map(|fault| options.add_fault(fault));
+    assert!(error.unwrap().unwrap_err().contains("ranks"));
+    let without = run(&kernels, &Options::draw(Scenario::Connections, 4)).unwrap();
+    assert_ne!(run(&kernels, &options).unwrap(), without);
+    let mut members = Options::draw(Scenario::Members, 4);
+    let error = members.add_fault("hwsim0:reset-at=1".parse().unwrap()).unwrap_err();
+    assert!(error.contains("no such fault"), "{error}");
+    let mut ring = Options::draw(Scenario::Ring, 4);
+    let error = ring.add_fault("rank0:partition-at=1".parse().unwrap()).unwrap_err();
+    assert!(error.contains("no jobs"), "{error}");
+}
+
 /// If this fails, errors of the control plane are not noticed: a fault that should end a job does
 /// not strike, or its error is not compared with it.
 #[test]
@@ -197,6 +222,31 @@ fn faults_of_communicators_end_kernels_that_wait() {
     }
     assert!(aborted >= 5, "{aborted} of 60 runs ended kernels");
     assert!(descriptors > 100, "{descriptors}");
+}
+
+/// If this fails, connections of adapters are not explored: none is made, none is made anew when
+/// what broke the first has passed, or nothing that strikes them ends anything.
+#[test]
+fn connections_are_made_broken_and_made_anew() {
+    let (mut made, mut ended, mut kinds) = (0, 0, std::collections::HashSet::new());
+    for seed in 0..100 {
+        let calm = Options::draw(Scenario::Connections, seed);
+        let struck = Options::draw(Scenario::ConnectionsFaults, seed);
+        let [calm, hit] = [&calm, &struck].map(|options| {
+            run(&Kernels::committed(), options).unwrap_or_else(|failure| {
+                panic!("{failure}replay: hwsim explore {}", failure.replay())
+            })
+        });
+        assert_eq!(calm.refused, 0, "seed {seed}: an engine has failed and nobody said so");
+        made += calm.connections;
+        if hit.refused > 0 {
+            ended += 1;
+            kinds.insert(std::mem::discriminant(&struck.members.strike.expect("it has one")));
+        }
+    }
+    assert!(made > 300, "{made} ends of connections");
+    assert!(ended >= 20, "{ended} of 100 runs have an engine that fails");
+    assert!(kinds.len() >= 3, "{} kinds of faults reach an engine", kinds.len());
 }
 
 /// If this fails, garbage in a ring reaches no engine, or none refuses it (R8).

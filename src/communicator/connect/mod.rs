@@ -5,7 +5,7 @@
 //! * `nodes`: which rank runs on which node
 //! * `peer_info`: what each rank sends the others: its process, and how its memory is reached
 //! * `peer`, `inter_node`: the memory of ranks on this node, and of ranks on other nodes;
-//!   `on_demand`: connections to those, made when a transfer first needs them
+//!   `on_demand`: connections to those, made when a transfer first needs them, by `handshake`
 //! * `reach`: which way the messages of each pair go on a node; `host_memory`: files in memory that
 //!   ranks share which do not reach each other's GPU memory
 //! * `description`: lanes and routes in numbers and offsets
@@ -20,6 +20,7 @@
 mod attach;
 mod description;
 mod flight;
+mod handshake;
 mod host_memory;
 mod init;
 mod inter_node;

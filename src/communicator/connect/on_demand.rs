@@ -1,52 +1,19 @@
-//! Connections to ranks of other nodes, made when a transfer first needs them.
+//! Connections to ranks of other nodes, made when a transfer first needs them: [`Handshakes`] with
+//! the adapter's endpoints.
 //!
-//! Whoever needs the connection sends a request with its own end along the control tree. The other
-//! rank's part is done on the I/O thread of its process, so nobody waits for a call of that rank,
-//! and one thread may drive both. Either end may write only when the other one can receive:
-//!
-//! ```text
-//! asks:     request(own end) ─────▶          answers: connects its end
-//!           connects its end  ◀───── answer(own end)
-//!           may write; ready  ─────▶          may write
-//! ```
-//!
-//! Where both ask at a time, the request of the lower rank counts.
+//! The other rank's part is done on the I/O thread of its process, so nobody waits for a call of
+//! that rank, and one thread may drive both.
 
 use super::description::PLACE_NOTE;
+use super::handshake::{Ends, Handshakes, out_of_turn};
 use crate::bootstrap::ControlPlane;
 use crate::communicator::state::{Layout, lock};
-use crate::error::{Error, Result, TransportCause};
+use crate::error::{Result, TransportCause};
 use crate::id::{LaneId, Rank};
 use crate::transport::verbs::{Adapter, Connect, Endpoint, RemoteRegion, VerbsControl};
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
-
-/// What ranks send one another about their connection.
-#[derive(Serialize, Deserialize)]
-enum Note {
-    /// The sender's end, which waits.
-    Request(Vec<u8>),
-    /// The sender's end, which can receive.
-    Answer(Vec<u8>),
-    /// The sender's end can receive, too.
-    Ready,
-    /// There will be no connection, for this reason.
-    Refused(String),
-}
-
-/// A connection on its way.
-enum State {
-    /// This side has asked, and waits for an answer since then.
-    Requested { endpoint: Endpoint, own: Vec<u8>, since: Instant },
-    /// This side has answered, and waits until the other one is ready.
-    Answered { endpoint: Endpoint, since: Instant },
-    /// The transport has it.
-    Connected,
-    /// It will not come.
-    Failed(String),
-}
 
 /// Connects one rank with those of other nodes.
 pub(super) struct Connector {
@@ -59,8 +26,7 @@ pub(super) struct Connector {
     remote: Mutex<HashMap<Rank, Vec<RemoteRegion>>>,
     /// The peer of each lane, by number.
     peers: Vec<Rank>,
-    states: Mutex<HashMap<Rank, State>>,
-    limit: Duration,
+    states: Mutex<Handshakes<Endpoint>>,
 }
 
 /// What connections are made of.
@@ -87,8 +53,7 @@ impl Connector {
             layout: parts.layout,
             remote: Mutex::new(parts.remote),
             peers: parts.layout.ports().map(|place| place.peer()).collect(),
-            states: Mutex::default(),
-            limit: parts.limit,
+            states: Mutex::new(Handshakes::new(parts.rank, parts.limit)),
         });
         let receiver = Arc::downgrade(&connector);
         parts.plane.on_note(move |from, bytes| {
@@ -106,9 +71,9 @@ impl Connector {
     pub fn add_remote(&self, peer: Rank, region: RemoteRegion) -> Result<()> {
         let states = lock(&self.states);
         lock(&self.remote).entry(peer).or_default().push(region);
-        match states.get(&peer) {
-            Some(State::Connected) => self.control.add_remote(peer, region),
-            _ => Ok(()),
+        match states.is_connected(peer) {
+            true => self.control.add_remote(peer, region),
+            false => Ok(()),
         }
     }
 
@@ -121,9 +86,9 @@ impl Connector {
         if let Some(regions) = lock(&self.remote).get_mut(&peer) {
             regions.retain(|other| *other != region);
         }
-        match states.get(&peer) {
-            Some(State::Connected) => self.control.remove_remote(peer, region),
-            _ => Ok(()),
+        match states.is_connected(peer) {
+            true => self.control.remove_remote(peer, region),
+            false => Ok(()),
         }
     }
 
@@ -138,74 +103,45 @@ impl Connector {
             return;
         }
         let mut states = lock(&self.states);
-        let taken = match postcard::from_bytes(bytes) {
-            Ok(note) if self.reaches(from) => self.take(&mut states, from, note),
-            _ => Err(out_of_turn(from, "a note that makes no sense")),
+        let taken = match self.reaches(from) {
+            true => states.receive(&mut &*self, from, bytes, Instant::now()),
+            false => {
+                let error = out_of_turn(from, "a note that makes no sense");
+                states.refuse(&mut &*self, from, error.to_string());
+                Err(error)
+            }
         };
         if let Err(error) = taken {
             tracing::warn!(rank = self.rank.0, peer = from.0, %error, "no connection");
-            let why = error.to_string();
-            // It may be gone; then its own end of the communicator says why.
-            let _ = self.send(from, &Note::Refused(why.clone()));
-            states.insert(from, State::Failed(why));
         }
     }
+}
 
-    fn take(&self, states: &mut HashMap<Rank, State>, from: Rank, note: Note) -> Result<()> {
-        let since = Instant::now();
-        match (note, states.remove(&from)) {
-            (Note::Request(_), Some(state @ State::Requested { .. })) if self.rank < from => {
-                // Its answer to this side's request is on its way.
-                states.insert(from, state);
-            }
-            (Note::Request(theirs), state @ (None | Some(State::Requested { .. }))) => {
-                let (mut endpoint, own) = match state {
-                    Some(State::Requested { endpoint, own, .. }) => (endpoint, own),
-                    _ => Endpoint::create(&self.adapter)?,
-                };
-                endpoint.connect(&theirs).map_err(|error| error.told_by(from))?;
-                self.send(from, &Note::Answer(own))?;
-                states.insert(from, State::Answered { endpoint, since });
-            }
-            (Note::Answer(theirs), Some(State::Requested { mut endpoint, .. })) => {
-                endpoint.connect(&theirs).map_err(|error| error.told_by(from))?;
-                self.send(from, &Note::Ready)?;
-                self.add(from, endpoint)?;
-                states.insert(from, State::Connected);
-            }
-            (Note::Ready, Some(State::Answered { endpoint, .. })) => {
-                self.add(from, endpoint)?;
-                states.insert(from, State::Connected);
-            }
-            (Note::Refused(why), _) => {
-                states.insert(from, State::Failed(format!("{from} says: {why}")));
-            }
-            _ => return Err(out_of_turn(from, "a note out of turn")),
-        }
-        Ok(())
+impl Ends for &Connector {
+    type End = Endpoint;
+
+    fn create(&mut self) -> Result<(Endpoint, Vec<u8>)> {
+        Endpoint::create(&self.adapter)
     }
 
-    /// Gives the transport a connection.
-    fn add(&self, peer: Rank, endpoint: Endpoint) -> Result<()> {
-        let lanes: Vec<_> = self.layout.ports_of(peer).map(|place| LaneId(place.number)).collect();
-        let regions = lock(&self.remote).get(&peer).cloned().unwrap_or_default();
-        self.control.add_peer(peer, endpoint, &regions, &lanes)?;
-        tracing::debug!(rank = self.rank.0, peer = peer.0, "connected");
-        Ok(())
+    fn connect(&mut self, end: &mut Endpoint, theirs: &[u8]) -> Result<()> {
+        end.connect(theirs)
     }
 
-    fn send(&self, to: Rank, note: &Note) -> Result<()> {
-        let bytes = postcard::to_allocvec(note).expect("writing to memory does not fail");
+    fn send(&mut self, to: Rank, note: &[u8]) -> Result<()> {
         match self.plane.upgrade() {
-            Some(plane) => plane.send_note(to, &bytes),
+            Some(plane) => plane.send_note(to, note),
             None => Ok(()),
         }
     }
 
-    fn begin(&self, peer: Rank) -> Result<State> {
-        let (endpoint, own) = Endpoint::create(&self.adapter)?;
-        self.send(peer, &Note::Request(own.clone()))?;
-        Ok(State::Requested { endpoint, own, since: Instant::now() })
+    /// Gives the transport a connection.
+    fn add(&mut self, peer: Rank, end: Endpoint) -> Result<()> {
+        let lanes: Vec<_> = self.layout.ports_of(peer).map(|place| LaneId(place.number)).collect();
+        let regions = lock(&self.remote).get(&peer).cloned().unwrap_or_default();
+        self.control.add_peer(peer, end, &regions, &lanes)?;
+        tracing::debug!(rank = self.rank.0, peer = peer.0, "connected");
+        Ok(())
     }
 }
 
@@ -218,31 +154,6 @@ impl Connect for Requests {
         let peer = connector.peers.get(lane.0 as usize).copied();
         let peer = peer.filter(|&peer| connector.reaches(peer));
         let peer = peer.ok_or(TransportCause::UnknownLane { known: connector.peers.len() })?;
-        let mut states = lock(&connector.states);
-        match states.get(&peer) {
-            Some(State::Requested { since, .. } | State::Answered { since, .. })
-                if since.elapsed() > connector.limit =>
-            {
-                Err(TransportCause::Other(format!(
-                    "no connection with {peer} within {:?} (RINGDOVE_BOOTSTRAP_TIMEOUT_MS): its \
-                     process does not answer",
-                    connector.limit
-                )))
-            }
-            Some(State::Failed(why)) => {
-                Err(TransportCause::Other(format!("no connection with {peer}: {why}")))
-            }
-            Some(_) => Ok(()),
-            None => {
-                let begun = connector.begin(peer);
-                let begun = begun.map_err(|error| TransportCause::Other(error.to_string()))?;
-                states.insert(peer, begun);
-                Ok(())
-            }
-        }
+        lock(&connector.states).request(&mut &**connector, peer, Instant::now())
     }
-}
-
-fn out_of_turn(from: Rank, seen: &str) -> Error {
-    Error::peer_value(from, "its connection", "a request, an answer, or that it is ready", seen)
 }

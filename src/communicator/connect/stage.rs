@@ -1,8 +1,9 @@
 //! What a rank of a communicator lays out, exchanges and plans, without a GPU, a thread or a
 //! network: for simulations, which bring the memory and play the rest. Of the terms that ranks
 //! agree on, the layout of their memory, the checks of what peers say, the ports, the lanes and
-//! routes of an engine, and the choice, proof and encoding of plans, this is the code of every
-//! communicator; its ranks reach each other's GPU memory, as on one node.
+//! routes of an engine, the handshake of connections ([`Handshakes`]), and the choice, proof and
+//! encoding of plans, this is the code of every communicator; its ranks reach each other's GPU
+//! memory, as on one node.
 
 use super::attach::{LaneMemory, register, stored_at};
 use super::inter_node::InterNodeEndpoint;
@@ -20,6 +21,8 @@ use crate::settings::Settings;
 use crate::shared::Extent;
 use ringdove_kernels::port::Port;
 use std::collections::BTreeSet;
+
+pub use super::handshake::{Ends, Handshakes};
 
 /// One rank.
 pub struct StagedRank {

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 pub use device::{DeviceEngine, Shape as DeviceShape, device_engines};
 use proxy::ProxyEngine;
+pub use transport::{Carried, Links, UNANSWERED};
 
 use crate::rank::Rank;
 
@@ -155,6 +156,13 @@ impl Engine {
         let engine = ProxyEngine::with_lanes(memory, rank, lanes, manner);
         tell(engine.handle()).map_err(|error| error.to_string())?;
         Ok(Self::Proxy(Box::new(engine)))
+    }
+
+    /// Has the lanes of a proxy go by an adapter.
+    pub fn go_by(&mut self, links: Box<dyn Links>) {
+        if let Self::Proxy(it) = self {
+            it.go_by(links);
+        }
     }
 
     /// The rank leaves its engine, once what was rung has ended.

@@ -14,18 +14,22 @@ use ringdove::error::Error;
 use ringdove::id::{LaneId, Position, Rank as RankId, RouteId};
 use ringdove::ring::{Consumer, RingSize};
 use ringdove::shared::{Row64, Word64};
+use ringdove::transport::SignalWrite;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::transport::{Queues, Submitted};
+use super::transport::{Carried, Links, Queues, Submitted, UNANSWERED};
 use super::{ANY_BYTES, HostMutant, Manner, Route, strength};
 use crate::rank::Rank;
 
 /// Pieces in which a lane moves data, where it moves it piece by piece.
 const PIECE_BYTES: u64 = 64;
+
+/// So often a message is sent once more that nobody has acknowledged.
+const RETRIES: u32 = 7;
 
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]
@@ -65,14 +69,27 @@ impl Word64 for HostWords {
 /// A step of a lane.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    Copy { from: u64, to: u64, bytes: u64 },
-    Raise { address: u64, count: u64 },
+    Copy {
+        from: u64,
+        to: u64,
+        bytes: u64,
+    },
+    /// `is_own`: the word is this rank's.
+    Raise {
+        address: u64,
+        count: u64,
+        is_own: bool,
+    },
 }
 
 struct Lane {
     agent: AgentId,
     /// What is left of the transfer that it is at.
     work: VecDeque<Work>,
+    /// Which transfer that is.
+    position: Position,
+    /// How often its next message has been sent, and was lost.
+    lost: u32,
 }
 
 /// Where the proxy says that something failed.
@@ -134,7 +151,12 @@ impl ProxyEngine {
         let size = RingSize::new(rank.communicator.ring_log2).expect("a small ring");
         let slots = words(rank.communicator.ring_slots);
         let tail = words(rank.communicator.ring_tail);
-        let lane = |_| Lane { agent: memory.agent(Place::Outside), work: VecDeque::new() };
+        let lane = |_| Lane {
+            agent: memory.agent(Place::Outside),
+            work: VecDeque::new(),
+            position: Position(0),
+            lost: 0,
+        };
         let lanes: Vec<_> = (0..count).map(lane).collect();
         let settings = EngineSettings {
             batch_max: manner.batch,
@@ -171,6 +193,12 @@ impl ProxyEngine {
             steps: 0,
             may_fail: false,
         }
+    }
+
+    /// Has its lanes go by an adapter. It may fail from then on.
+    pub fn go_by(&mut self, links: Box<dyn Links>) {
+        self.queues().links = Some(links);
+        self.may_fail = true;
     }
 
     /// How the control plane reaches it.
@@ -237,6 +265,7 @@ impl ProxyEngine {
     /// Takes up the next transfer of a lane.
     fn take_up(&mut self, lane: usize) {
         let Some(transfer) = self.queues().take(lane) else { return };
+        self.lanes[lane].position = transfer.position;
         let work = &mut self.lanes[lane].work;
         let (from, to) = (transfer.source, transfer.destination);
         match self.manner.splits {
@@ -255,15 +284,44 @@ impl ProxyEngine {
             }
             false => {}
         }
-        for signal in [transfer.arrival, transfer.completion].into_iter().flatten() {
-            work.push_back(Work::Raise { address: signal.address, count: signal.value });
+        for (signal, is_own) in [(transfer.arrival, false), (transfer.completion, true)] {
+            let raise =
+                |it: SignalWrite| Work::Raise { address: it.address, count: it.value, is_own };
+            work.extend(signal.map(raise));
         }
+    }
+
+    /// Gives an adapter the next message of a lane, where lanes go by one. False: it does not
+    /// reach its peer.
+    fn carry(&mut self, number: usize) -> Result<bool, String> {
+        let lane = &mut self.lanes[number];
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_own = matches!(lane.work.front(), Some(Work::Raise { is_own: true, .. }));
+        let Some(links) = queues.links.as_mut().filter(|_| !is_own) else { return Ok(true) };
+        let why = match links.carry(number)? {
+            Carried::Accepted => {
+                lane.lost = 0;
+                return Ok(true);
+            }
+            Carried::Lost if lane.lost < RETRIES => {
+                lane.lost += 1;
+                return Ok(false);
+            }
+            Carried::Lost => UNANSWERED.to_owned(),
+            Carried::Failed(why) => why,
+        };
+        lane.work.clear();
+        queues.fail(number, lane.position, why);
+        Ok(false)
     }
 
     /// Does the next step of a lane.
     pub fn work(&mut self, number: usize) -> Result<(), String> {
         if self.lanes[number].work.is_empty() {
             self.take_up(number);
+        }
+        if !self.lanes[number].work.is_empty() && !self.carry(number)? {
+            return Ok(());
         }
         let lane = &mut self.lanes[number];
         if let Some(work) = lane.work.pop_front() {
@@ -280,7 +338,7 @@ impl ProxyEngine {
                         .map_err(outside)?;
                     self.memory.write(lane.agent, to, 8, how, &data).map_err(outside)?;
                 }
-                Work::Raise { address, count } => {
+                Work::Raise { address, count, .. } => {
                     // Posted behind the data, on the same path: R9.
                     let release = match self.manner.mutant {
                         Some(HostMutant::Signal) => strength(Ordering::Relaxed),

@@ -15,9 +15,11 @@ use ringdove_kernels::launch::CallArguments;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::Job;
+use super::connections::{Asks, Connector, Outgoing, Shared};
 use crate::engine::{Engine, HostMutant, Manner};
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::{Stats, World};
@@ -51,6 +53,8 @@ pub struct Shape {
     pub manner: Manner,
     /// What goes wrong does so at this turn of GPUs, and not at a time.
     pub strikes_at: Option<u64>,
+    /// Ranks reach each other by adapters, whose connections are made when a lane needs them.
+    pub connects: bool,
 }
 
 impl Shape {
@@ -70,11 +74,18 @@ impl Shape {
             manner: Manner::draw(random, true),
             // While kernels wait, mostly.
             strikes_at: (random.u32(..4) > 0).then(|| 1 << random.u32(3..=12)),
+            connects: false,
         };
         if let Some(turn) = &mut shape.strikes_at {
             *turn += random.u64(..*turn);
         }
         shape
+    }
+
+    /// Ranks are on nodes of their own: no lane is one of stores.
+    pub fn connect(&mut self) {
+        self.connects = true;
+        (self.low_latency_bytes, self.store_blocks, self.stores) = (0, 0, Stores::Never);
     }
 
     fn settings(&self) -> Settings {
@@ -105,7 +116,10 @@ impl fmt::Display for Shape {
             1 << self.ring_log2,
             self.bytes
         )?;
-        if splits { write!(f, ", piece by piece") } else { Ok(()) }
+        if splits {
+            write!(f, ", piece by piece")?;
+        }
+        if self.connects { write!(f, ", by adapters") } else { Ok(()) }
     }
 }
 
@@ -126,6 +140,8 @@ struct Member {
     is_aborted: bool,
     is_closing: bool,
     has_closed: bool,
+    /// Its connections, where it has a way by an adapter.
+    connector: Option<Arc<Mutex<Connector>>>,
 }
 
 /// All GPUs of a run.
@@ -140,6 +156,13 @@ pub struct Gpus<'a> {
     mutant: Option<HostMutant>,
     /// Deadlines of waits have passed.
     have_expired: bool,
+    shared: Shared,
+    /// A process that takes no notes of connections.
+    silent: Option<usize>,
+}
+
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Gpus<'a> {
@@ -159,6 +182,8 @@ impl<'a> Gpus<'a> {
             seed,
             mutant,
             have_expired: false,
+            shared: Shared::new(seed),
+            silent: None,
         }
     }
 
@@ -193,13 +218,21 @@ impl<'a> Gpus<'a> {
             is_aborted: false,
             is_closing: false,
             has_closed: false,
+            connector: None,
         };
         self.members.insert((process, job), member);
         Ok(told)
     }
 
     /// A rank knows where all others are: it gets its ports, and an engine.
-    pub fn meet(&mut self, process: usize, job: Job, told: &[Vec<u8>]) -> Result<(), String> {
+    ///
+    /// Where they have adapters, gives what takes the notes of its peers.
+    pub(super) fn meet(
+        &mut self,
+        process: usize,
+        job: Job,
+        (told, now): (&[Vec<u8>], Instant),
+    ) -> Result<Option<Arc<Mutex<Connector>>>, String> {
         let member = self.members.get_mut(&(process, job)).expect("it has entered");
         member.staged.meet(told).map_err(|error| error.to_string())?;
         for port in member.staged.ports() {
@@ -210,10 +243,100 @@ impl<'a> Gpus<'a> {
         let lanes = member.rank.ports.len();
         let (rank, staged) = (&member.rank, &member.staged);
         let tell = |handle: &_| staged.register(handle);
-        let engine = Engine::told(&self.memory, rank, (lanes, manner), tell)?;
+        let mut engine = Engine::told(&self.memory, rank, (lanes, manner), tell)?;
+        member.connector = self.shape.connects.then(|| {
+            let peers = rank.ports.iter().map(|port| RankId(port.peer)).collect();
+            let of = (process, job, RankId(rank.number));
+            Arc::new(Mutex::new(Connector::new(&self.shared, of, peers, now)))
+        });
+        if let Some(connector) = &member.connector {
+            engine.go_by(Box::new(Asks(Arc::clone(connector))));
+        }
         let abort = [rank.communicator.abort];
         member.at = Some(self.world.add(rank, engine, process as u32, (self.mutant, &abort)));
-        Ok(())
+        Ok(member.connector.clone())
+    }
+
+    /// It is now so late.
+    pub fn set_now(&self, now: Instant) {
+        self.connectors().for_each(|(_, connector)| lock(connector).now = now);
+    }
+
+    fn connectors(&self) -> impl Iterator<Item = (usize, &Arc<Mutex<Connector>>)> {
+        self.members
+            .iter()
+            .filter_map(|((process, _), member)| Some((*process, member.connector.as_ref()?)))
+    }
+
+    /// Ranks take the notes that have come for them.
+    pub fn take_notes(&self) {
+        let hears = |(process, _): &(usize, _)| self.silent != Some(*process);
+        self.connectors().filter(hears).for_each(|(_, connector)| lock(connector).receive());
+    }
+
+    /// Does a rank want a note to be sent?
+    pub fn has_notes(&self) -> bool {
+        !lock(&self.shared.outgoing).is_empty()
+    }
+
+    /// What ranks want to be sent.
+    pub(super) fn notes(&self) -> Vec<Outgoing> {
+        std::mem::take(&mut lock(&self.shared.outgoing))
+    }
+
+    /// All queue pairs of a process fail.
+    pub fn reset_adapter(&self, process: usize) {
+        lock(&self.shared.fabric).reset(process);
+    }
+
+    /// The adapter of a process makes no queue pairs any more.
+    pub fn refuse_pairs(&self, process: usize) {
+        lock(&self.shared.fabric).refuse(process);
+    }
+
+    /// A process takes no notes of connections any more.
+    pub fn silence(&mut self, process: usize) {
+        self.silent = Some(process);
+    }
+
+    /// Adapters and processes do what they should.
+    pub fn heal(&mut self) {
+        self.silent = None;
+        lock(&self.shared.fabric).heal();
+    }
+
+    /// Ranks whose engines have failed, and whose hosts have not ended the job yet; why.
+    pub fn failed_engines(&self) -> Vec<(usize, Job, String)> {
+        let failed = |((process, job), member): (&(usize, Job), &Member)| {
+            let at = member.at.filter(|_| !member.has_closed && !member.is_aborted)?;
+            Some((*process, *job, self.world.engines[at].failure()?))
+        };
+        self.members.iter().filter_map(failed).collect()
+    }
+
+    /// May a rank not leave yet, because its peers would return credits to nobody?
+    pub fn awaits_credits(&self, process: usize, job: Job) -> bool {
+        self.members.get(&(process, job)).is_some_and(|member| self.has_unread(member))
+    }
+
+    /// Has this rank, which goes by an adapter, sent what its peers have not read?
+    fn has_unread(&self, member: &Member) -> bool {
+        let rank = &member.rank;
+        // The wait for credits has a limit, too.
+        let is_over = self.have_expired || member.is_aborted || member.has_closed;
+        if member.connector.is_none() || is_over {
+            return false;
+        }
+        let mut ports = rank.ports.clone();
+        let read = self.memory.get(rank.communicator.ports, bytemuck::cast_slice_mut(&mut ports));
+        read.expect("they were published");
+        let returned = |address: u64| {
+            let mut word = [0; 8];
+            self.memory.get(address, &mut word).expect("it was allocated");
+            u64::from_le_bytes(word)
+        };
+        let sends = ports.iter().filter(|port| port.completion != 0);
+        sends.into_iter().any(|port| returned(port.signal) < port.position)
     }
 
     /// What all ranks of a job do in a call.
@@ -300,6 +423,9 @@ impl<'a> Gpus<'a> {
     pub fn abort(&mut self, process: usize, job: Job) {
         let Some(member) = self.members.get_mut(&(process, job)) else { return };
         member.is_aborted = true;
+        if let Some(connector) = &member.connector {
+            lock(connector).end();
+        }
         if let Some(at) = member.at {
             self.world.hosts[at].alarm();
         }
@@ -316,6 +442,9 @@ impl<'a> Gpus<'a> {
         if !self.has_ended(process, job) {
             return Ok(false);
         }
+        if self.awaits_credits(process, job) {
+            return Ok(false);
+        }
         let Some(member) = self.members.get_mut(&(process, job)) else { return Ok(true) };
         let Some(at) = member.at.filter(|_| !member.has_closed) else {
             member.has_closed = true;
@@ -330,6 +459,9 @@ impl<'a> Gpus<'a> {
             return Err(format!("process {process} leaves the engine of {job:?}: {unfinished}"));
         }
         member.has_closed = true;
+        if let Some(connector) = &member.connector {
+            lock(connector).close();
+        }
         self.world.remove(at);
         Ok(true)
     }
@@ -340,6 +472,9 @@ impl<'a> Gpus<'a> {
             if let Some(at) = member.at.filter(|_| *of == process && !member.has_closed) {
                 self.world.kill(at);
             }
+            if let Some(connector) = member.connector.as_ref().filter(|_| *of == process) {
+                lock(connector).close();
+            }
         }
         self.members.retain(|(of, _), _| *of != process);
     }
@@ -348,7 +483,11 @@ impl<'a> Gpus<'a> {
     pub fn are_busy(&self) -> bool {
         self.members.values().any(|member| {
             let open = member.at.filter(|_| !member.has_closed);
-            open.is_some_and(|at| member.is_closing || !self.world.is_at_rest(at))
+            // Whoever waits for credits waits for an engine, too.
+            let waits = member.connector.is_some() && !member.is_aborted;
+            open.is_some_and(|at| {
+                member.is_closing || !self.world.is_at_rest(at) || waits && self.has_unread(member)
+            })
         })
     }
 
@@ -356,11 +495,19 @@ impl<'a> Gpus<'a> {
     pub fn stats(&self) -> Stats {
         let is_aborted = |member: &&Member| member.rank.record().state == ABORTED;
         let aborted = self.members.values().filter(is_aborted).count() as u64;
-        Stats { aborted, ..self.world.stats() }
+        let connections = lock(&self.shared.fabric).made;
+        Stats { aborted, connections, ..self.world.stats() }
     }
 
-    /// What ranks have is right, and what ended early was aborted.
+    /// What ranks have is right, what ended early was aborted, and queue pairs are gone with their
+    /// ranks.
     pub fn check(&self, is_left: impl Fn(usize) -> bool) -> Result<(), String> {
+        for process in self.members.keys().map(|(process, _)| *process) {
+            let pairs = lock(&self.shared.fabric).pairs_of(process);
+            if pairs > 0 {
+                return Err(format!("process {process} has left {pairs} queue pairs"));
+            }
+        }
         for ((process, job), member) in self.members.iter().filter(|((of, _), _)| is_left(*of)) {
             let record = member.rank.record();
             let failed = record.state != 0;

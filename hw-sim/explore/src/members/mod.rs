@@ -6,6 +6,7 @@
 //! another job, make calls, and leave. With GPUs, calls are collectives of kernels and engines, and
 //! whatever ends a job on the network must end its kernels.
 
+mod connections;
 mod gpus;
 mod shape;
 mod strikes;
@@ -19,6 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 pub use gpus::Gpus;
@@ -210,6 +212,8 @@ impl<'a> Run<'a> {
                 return Err(self.unfinished());
             }
             self.strike();
+            self.pass_notes();
+            self.see_engines();
             self.act()?;
             if self.tick() {
                 continue;
@@ -252,7 +256,8 @@ impl<'a> Run<'a> {
             return Err(self.unfinished());
         }
         // Those that could say that a rank is gone may have left before.
-        if next.is_none() && self.shape.strike.is_some() && self.pace > PATIENCE && gpus.expire() {
+        let has_struck = self.shape.strike.is_some();
+        if next.is_none() && has_struck && self.pace > PATIENCE && gpus.expire() {
             self.pace = PACE;
             self.note("waits expire".to_owned());
             return Ok(true);
@@ -260,7 +265,7 @@ impl<'a> Run<'a> {
         let strike = self.strike.and(self.shape.gpus.as_ref()).and_then(|it| it.strikes_at);
         for _ in 0..BATCH_TURNS {
             gpus.world.turn()?;
-            if strike == Some(gpus.world.stats().turns) {
+            if gpus.has_notes() || strike == Some(gpus.world.stats().turns) {
                 break;
             }
         }
@@ -422,6 +427,13 @@ impl<'a> Run<'a> {
         if let (Act::Close(job), Some(gpus)) = (act, &mut self.gpus) {
             if gpus.close(process, job)? {
                 self.end(process, act);
+                return Ok(());
+            }
+            // Whoever waits for credits looks whether the job goes on.
+            let waits = gpus.awaits_credits(process, job);
+            let number = self.rank_node(process, job).filter(|_| waits);
+            if let Some(error) = number.and_then(|it| self.nodes[&it].staged.failure()) {
+                self.fail(process, job, error);
             }
             return Ok(());
         }
@@ -447,7 +459,14 @@ impl<'a> Run<'a> {
             Act::Call(..) => self.gpus.as_ref().is_none_or(|it| it.has_ended(process, job)),
             Act::Meet(_) => match (staged.take_result(), &mut self.gpus) {
                 (Some(told), Some(gpus)) => {
-                    gpus.meet(process, job, &told)?;
+                    let connector = gpus.meet(process, job, (&told, self.wires.now()))?;
+                    if let Some(connector) = connector {
+                        staged.on_note(move |from, bytes| {
+                            let mut connector =
+                                connector.lock().unwrap_or_else(PoisonError::into_inner);
+                            connector.inbox.push_back((from, bytes.to_vec()));
+                        });
+                    }
                     true
                 }
                 _ => false,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gpus::Shape as GpuShape;
+use crate::fault::Fault;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,16 +21,40 @@ pub enum Strike {
     Late { rank: u32 },
     /// It brings another value than the others.
     Disagrees { rank: u32 },
+    /// Its adapter is reset: all of its queue pairs fail.
+    Breaks { rank: u32, at: Duration },
+    /// Its adapter makes no queue pairs.
+    Refuses { rank: u32, at: Duration },
+    /// It takes no notes of connections, so it does not answer.
+    Silent { rank: u32, at: Duration },
 }
 
 impl Strike {
+    /// The one of this name, in a run of jobs.
+    pub fn of_fault(fault: Fault) -> Option<Self> {
+        let at = Duration::from_micros;
+        Some(match fault {
+            Fault::Killed { rank, turn } => Self::Dies { rank, at: at(turn) },
+            Fault::Partition { rank, at_us } => Self::CutOff { rank, at: at(at_us) },
+            Fault::ConnectionReset { rank, at_us } => Self::Reset { rank, at: at(at_us) },
+            Fault::Abort { rank, turn } => Self::Aborts { rank, at: at(turn) },
+            Fault::AdapterReset { rank, at_us } => Self::Breaks { rank, at: at(at_us) },
+            Fault::NoQueuePairs { rank, at_us } => Self::Refuses { rank, at: at(at_us) },
+            Fault::NoAnswer { rank, at_us } => Self::Silent { rank, at: at(at_us) },
+            _ => return None,
+        })
+    }
+
     /// When it strikes; `None`: from the beginning on.
     pub fn at(self) -> Option<Duration> {
         match self {
             Self::Dies { at, .. }
             | Self::CutOff { at, .. }
             | Self::Reset { at, .. }
-            | Self::Aborts { at, .. } => Some(at),
+            | Self::Aborts { at, .. }
+            | Self::Breaks { at, .. }
+            | Self::Refuses { at, .. }
+            | Self::Silent { at, .. } => Some(at),
             Self::Late { .. } | Self::Disagrees { .. } => None,
         }
     }
@@ -41,12 +66,20 @@ impl Strike {
         | Self::Reset { rank, .. }
         | Self::Aborts { rank, .. }
         | Self::Late { rank }
-        | Self::Disagrees { rank }) = self;
+        | Self::Disagrees { rank }
+        | Self::Breaks { rank, .. }
+        | Self::Refuses { rank, .. }
+        | Self::Silent { rank, .. }) = self;
         *rank %= ranks;
         // It needs somebody to be late for, or to disagree with.
         if ranks == 1 && matches!(self, Self::Late { .. } | Self::Disagrees { .. }) {
             *self = Self::Aborts { rank: 0, at: Duration::from_millis(1) };
         }
+    }
+
+    /// Does it strike adapters' connections?
+    pub fn is_of_connections(self) -> bool {
+        matches!(self, Self::Breaks { .. } | Self::Refuses { .. } | Self::Silent { .. })
     }
 
     /// Is a rank cut off, which the others cannot tell from one that is slow?
@@ -66,6 +99,15 @@ impl fmt::Display for Strike {
             Self::Aborts { rank, at } => write!(f, "process {rank} aborts after {at:?}"),
             Self::Late { rank } => write!(f, "process {rank} comes too late"),
             Self::Disagrees { rank } => write!(f, "process {rank} brings another value"),
+            Self::Breaks { rank, at } => {
+                write!(f, "queue pairs of process {rank} fail after {at:?}")
+            }
+            Self::Refuses { rank, at } => {
+                write!(f, "process {rank} gets no queue pairs after {at:?}")
+            }
+            Self::Silent { rank, at } => {
+                write!(f, "process {rank} answers no requests after {at:?}")
+            }
         }
     }
 }
@@ -132,6 +174,44 @@ impl Shape {
         shape.gpus = Some(GpuShape::draw(random));
         if let Some(strike) = &mut shape.strike {
             strike.strike_one_of(ranks);
+        }
+        shape
+    }
+
+    /// Has the run what this strikes?
+    pub fn has_connections(&self, strike: Strike) -> bool {
+        !strike.is_of_connections() || self.gpus.as_ref().is_some_and(|gpus| gpus.connects)
+    }
+
+    /// What goes wrong is this, at its own time.
+    pub fn strike_with(&mut self, strike: Strike) {
+        self.strike = Some(strike);
+        if let Some(gpus) = &mut self.gpus {
+            gpus.strikes_at = None;
+        }
+    }
+
+    /// The same, of ranks that reach each other by adapters.
+    pub fn draw_with_connections(random: &mut fastrand::Rng, fails: bool) -> Self {
+        let mut shape = Self::draw_with_gpus(random, fails);
+        shape.ranks = shape.ranks.max(2);
+        if let Some(gpus) = &mut shape.gpus {
+            gpus.connect();
+        }
+        if fails && random.u32(..4) > 0 {
+            let rank = random.u32(..shape.ranks);
+            let longest_log2 = random.u32(8..=22);
+            let at = Duration::from_micros(random.u64(..1 << longest_log2));
+            shape.strike = Some(match random.u32(..4) {
+                0 | 1 => Strike::Breaks { rank, at },
+                2 => Strike::Refuses { rank, at },
+                _ => Strike::Silent { rank, at },
+            });
+            // Connections are made early.
+            let turn = shape.gpus.as_mut().and_then(|gpus| gpus.strikes_at.as_mut());
+            if let (Some(turn), 0) = (turn, random.u32(..2)) {
+                *turn = 0;
+            }
         }
         shape
     }

@@ -4,9 +4,10 @@ use ringdove::error::Error;
 use ringdove::id::Rank;
 use std::time::Duration;
 
+use super::connections::Outgoing;
 use super::shape::Strike;
 use super::wires::Port;
-use super::{Job, Node, Run};
+use super::{Gpus, Job, Node, Run};
 
 /// Why a rank aborts whose wait has expired.
 pub(super) const EXPIRED: &str = "a wait has expired";
@@ -57,21 +58,62 @@ impl Run<'_> {
                     node.staged.abort(&mut port, Rank(rank), "explored");
                 }
             }
+            Strike::Breaks { rank, .. } => {
+                self.gpus.iter().for_each(|gpus| gpus.reset_adapter(rank as usize));
+            }
+            Strike::Refuses { rank, .. } => {
+                self.gpus.iter().for_each(|gpus| gpus.refuse_pairs(rank as usize));
+            }
+            Strike::Silent { rank, .. } => {
+                self.gpus.iter_mut().for_each(|gpus| gpus.silence(rank as usize));
+            }
             Strike::Late { .. } | Strike::Disagrees { .. } => {}
         }
     }
 
     /// The host of a rank finds that a wait of its kernel has expired: it ends the job for all.
     pub(super) fn expire(&mut self, process: usize, job: Job, number: usize) {
+        self.end_job(process, job, number, EXPIRED);
+    }
+
+    /// Hosts find that their engines have failed, and end the job for all.
+    pub(super) fn see_engines(&mut self) {
+        let failed = self.gpus.as_ref().map(Gpus::failed_engines).unwrap_or_default();
+        for (process, job, why) in failed {
+            match self.rank_node(process, job) {
+                Some(number) => self.end_job(process, job, number, &why),
+                None => self.gpus.iter_mut().for_each(|gpus| gpus.abort(process, job)),
+            }
+        }
+    }
+
+    fn end_job(&mut self, process: usize, job: Job, number: usize, why: &str) {
         let rank = self.members[&job].iter().position(|it| *it == process);
         let rank = Rank(rank.expect("it is a member") as u32);
         let node = self.nodes.get_mut(&number).expect("it was found");
         node.is_touched = true;
         if !node.staged.is_finished() {
-            node.staged.abort(&mut Port { wires: &mut self.wires, node: number }, rank, EXPIRED);
+            node.staged.abort(&mut Port { wires: &mut self.wires, node: number }, rank, why);
         }
-        let error = Error::Aborted { by: Some(rank), why: EXPIRED.to_owned() };
+        let error = Error::Aborted { by: Some(rank), why: why.to_owned() };
         self.fail(process, job, error);
+    }
+
+    /// Notes of connections go on their way, and those that have come are taken.
+    pub(super) fn pass_notes(&mut self) {
+        let Some(gpus) = &self.gpus else { return };
+        gpus.set_now(self.wires.now());
+        gpus.take_notes();
+        for Outgoing { process, job, to, bytes } in gpus.notes() {
+            // Its control plane has ended otherwise.
+            let Some(number) = self.rank_node(process, job) else { continue };
+            let node = self.nodes.get_mut(&number).expect("it was found");
+            node.is_touched = true;
+            if !node.staged.is_finished() {
+                let mut port = Port { wires: &mut self.wires, node: number };
+                node.staged.note(&mut port, to, bytes);
+            }
+        }
     }
 
     /// The turn of GPUs at which that is to happen, if it is one, and the turn that it is.
@@ -96,6 +138,7 @@ impl Run<'_> {
             return false;
         }
         self.note(format!("{left:?} form another job"));
+        self.gpus.iter_mut().for_each(Gpus::heal);
         for process in &left {
             let pause = Duration::from_millis(self.random.u64(..1000));
             let mut acts = self.acts(Job::Rest, 0..1);

@@ -2,9 +2,14 @@
 
 use ringdove::error::{BootstrapError, Error};
 
+use super::connections::{BROKEN, FAILED_EARLY, REFUSED, SILENT};
 use super::shape::Strike;
 use super::strikes::EXPIRED;
 use super::{Job, Process, Run};
+use crate::engine::UNANSWERED;
+
+/// What a rank says that leaves before all have joined.
+const TOO_EARLY: &str = "it timed out before all ranks had joined";
 
 impl Run<'_> {
     /// Nothing fails without a fault, those that are left succeed, and errors tell of the fault.
@@ -24,7 +29,28 @@ impl Run<'_> {
         if let Some(gpus) = &self.gpus {
             gpus.check(|process| self.is_left(process))?;
         }
+        self.check_connections()?;
         self.check_disagreement()
+    }
+
+    fn connects(&self) -> bool {
+        self.shape.gpus.as_ref().is_some_and(|gpus| gpus.connects)
+    }
+
+    /// Where what struck connections has ended jobs, somebody knows what it was.
+    fn check_connections(&self) -> Result<(), String> {
+        let Some(strike) = self.shape.strike.filter(|it| it.is_of_connections()) else {
+            return Ok(());
+        };
+        let mut errors = self.processes.iter().flat_map(|it| &it.failures).peekable();
+        let tells = |error: &Error| match error {
+            Error::Aborted { why, .. } => tells_of_connection(strike, why),
+            _ => false,
+        };
+        if errors.peek().is_none() || errors.any(|(_, error)| tells(error)) {
+            return Ok(());
+        }
+        Err(format!("nobody knows that {strike}"))
     }
 
     /// A disagreement reaches everybody.
@@ -48,6 +74,17 @@ impl Run<'_> {
         let fault = match error {
             Error::Disagreement { what, .. } => {
                 return matches!(strike, Strike::Disagrees { .. }) && what == "a term";
+            }
+            // Of ranks that have failed in another job and gone, nobody may be left to tell.
+            Error::Aborted { why, .. }
+                if self.shape.parts > 0 && [EXPIRED, TOO_EARLY].contains(&why.as_str()) =>
+            {
+                return true;
+            }
+            // Whoever ends a job, or dies, takes its queue pairs along.
+            Error::Aborted { why, .. } if self.connects() && is_of_lost_peer(why) => return true,
+            Error::Aborted { why, .. } if strike.is_of_connections() => {
+                return tells_of_connection(strike, why);
             }
             Error::Aborted { why, .. } if why == EXPIRED => return true,
             Error::Aborted { .. } => return matches!(strike, Strike::Aborts { .. }),
@@ -99,6 +136,9 @@ impl Run<'_> {
                 _ => is_consequence || misses(rank),
             },
             Strike::Aborts { rank, .. } => is_consequence || misses(rank),
+            Strike::Breaks { .. } | Strike::Refuses { .. } | Strike::Silent { .. } => {
+                is_consequence
+            }
             Strike::Disagrees { .. } => {
                 matches!(
                     fault,
@@ -106,5 +146,23 @@ impl Run<'_> {
                 )
             }
         }
+    }
+}
+
+/// Does the error of an engine tell of a peer that is gone?
+fn is_of_lost_peer(why: &str) -> bool {
+    [BROKEN, UNANSWERED, SILENT].iter().any(|it| why.contains(it))
+}
+
+/// Does the error of an engine tell of what has struck its connections?
+fn tells_of_connection(strike: Strike, why: &str) -> bool {
+    match strike {
+        // The rank's own, its peers', or that of a handshake that had begun.
+        Strike::Breaks { .. } => {
+            [BROKEN, UNANSWERED, FAILED_EARLY].iter().any(|it| why.contains(it))
+        }
+        Strike::Refuses { .. } => why.contains(REFUSED),
+        Strike::Silent { .. } => why.contains(SILENT),
+        _ => false,
     }
 }

@@ -100,6 +100,12 @@ pub enum Scenario {
     Communicators,
     /// The same, with what goes wrong in `MembersFaults`: kernels end with their jobs.
     CommunicatorsFaults,
+    /// As `Communicators`, with ranks that reach each other by adapters: connections are made when
+    /// a lane first needs them, and go with their communicators.
+    Connections,
+    /// The same, and an adapter is reset under traffic, makes no queue pairs, a rank does not
+    /// answer, or what goes wrong in `MembersFaults`; those that are left connect anew.
+    ConnectionsFaults,
     /// One of these, drawn.
     Random,
 }
@@ -160,7 +166,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 28] = [
+    pub const ALL: [(&'static str, Self); 30] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -188,11 +194,13 @@ impl Scenario {
         ("members-faults", Self::MembersFaults),
         ("communicators", Self::Communicators),
         ("communicators-faults", Self::CommunicatorsFaults),
+        ("connections", Self::Connections),
+        ("connections-faults", Self::ConnectionsFaults),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 26] = [
+    pub const DRAWN: [Self; 28] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -219,6 +227,8 @@ impl Scenario {
         Self::Communicators,
         Self::CommunicatorsFaults,
         Self::Garbage,
+        Self::Connections,
+        Self::ConnectionsFaults,
     ];
 
     /// Its name.
@@ -245,7 +255,9 @@ impl Scenario {
             Self::Members
             | Self::MembersFaults
             | Self::Communicators
-            | Self::CommunicatorsFaults => Some(Traffic::Members),
+            | Self::CommunicatorsFaults
+            | Self::Connections
+            | Self::ConnectionsFaults => Some(Traffic::Members),
             _ => None,
         }
     }

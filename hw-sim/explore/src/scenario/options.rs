@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::{GroupShape, PlanShape, Scenario, Shape, Traffic};
 use crate::engine::{DeviceShape, HostMutant};
 use crate::fault::Fault;
-use crate::members::Shape as MembersShape;
+use crate::members::{Shape as MembersShape, Strike as MembersStrike};
 use crate::rank::NEVER_NS;
 
 /// Turns within which most runs end: faults strike at powers of two below.
@@ -235,6 +235,10 @@ impl Options {
             options.members = match scenario {
                 Scenario::Communicators => MembersShape::draw_with_gpus(&mut random, false),
                 Scenario::CommunicatorsFaults => MembersShape::draw_with_gpus(&mut random, true),
+                Scenario::Connections => MembersShape::draw_with_connections(&mut random, false),
+                Scenario::ConnectionsFaults => {
+                    MembersShape::draw_with_connections(&mut random, true)
+                }
                 _ => MembersShape::draw(&mut random, scenario == Scenario::MembersFaults),
             };
         }
@@ -373,6 +377,7 @@ impl Options {
             Traffic::Experts => self.shape.ranks,
             Traffic::Collectives => self.collective.ranks,
             Traffic::Groups => self.groups.ranks,
+            Traffic::Members => self.members.ranks,
             _ => 2,
         }
     }
@@ -389,6 +394,17 @@ impl Options {
                 self.seed,
                 self.ranks()
             ));
+        }
+        if self.traffic == Traffic::Members {
+            let strike = MembersStrike::of_fault(fault);
+            let strike = strike.filter(|it| self.members.has_connections(*it));
+            let unknown = || format!("{fault}: the run of seed {} has no such fault", self.seed);
+            self.members.strike_with(strike.ok_or_else(unknown)?);
+            self.named_faults.push(fault);
+            return Ok(());
+        }
+        if fault.is_of_jobs() {
+            return Err(format!("{fault}: the run of seed {} has no jobs", self.seed));
         }
         if fault.is_of_device() && self.device.is_none() {
             return Err(format!("{fault}: the run of seed {} has no device engines", self.seed));
