@@ -14,7 +14,7 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// Seeds that once failed. A seed joins with the mend of what it found; those that do not say of
 /// what code showed errors of these checks.
-const REGRESSIONS: [(Scenario, u64); 9] = [
+const REGRESSIONS: [(Scenario, u64); 13] = [
     // wait.cuh: a clock that stepped back behind the start of a wait ended it at once.
     (Scenario::Clock, 41),
     // ringdove.cuh: `has_failed` ended a launch without a record of the stray claim.
