@@ -167,7 +167,8 @@ fn faults_can_be_asked_for() {
     assert!(failure.replay().contains("--fault rank1:abort-at=1"), "{}", failure.replay());
 }
 
-/// The same in a run of jobs, of which each has one fault; who has no adapter has none of its faults.
+/// The same in a run of jobs, each of which has one fault; who has no adapter has none of its
+/// faults.
 #[test]
 fn faults_of_jobs_can_be_asked_for() {
     let kernels = Kernels::committed();

@@ -31,8 +31,8 @@
 //! On two or three V100s, which one or two links join, rings between registered buffers are up to
 //! 13 % quicker from 8 MiB on; selection does not know how many links there are.
 //!
-//! A block has a thread for each 64 bytes of a message, up to what the table says: these are the four
-//! vectors that it has under way. On virtual GPUs that saves a third of the instructions.
+//! A block has a thread for each 64 bytes of a message, up to what the table says: the four vectors
+//! that a thread has under way. On virtual GPUs that saves a third of the instructions.
 //!
 //! The price is that the blocks occupy the GPU's threads, which engines leave to a computation.
 
