@@ -27,7 +27,8 @@ pub(super) const SILENT: &str = "its process does not answer";
 /// Bytes of a queue pair's address: its number, and the number of its first packet.
 const ADDRESS_BYTES: usize = 8;
 
-fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What threads share; nobody leaves it half done.
+pub(super) fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

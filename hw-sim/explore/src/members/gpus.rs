@@ -15,11 +15,11 @@ use ringdove_kernels::launch::CallArguments;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::Job;
-use super::connections::{Asks, Connector, Outgoing, Shared};
+use super::connections::{Asks, Connector, Outgoing, Shared, lock};
 use crate::engine::{Engine, HostMutant, Manner};
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::{Stats, World};
@@ -159,10 +159,6 @@ pub struct Gpus<'a> {
     shared: Shared,
     /// A process that takes no notes of connections.
     silent: Option<usize>,
-}
-
-fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Gpus<'a> {
@@ -439,10 +435,7 @@ impl<'a> Gpus<'a> {
 
     /// A rank is dropped: once its kernels have ended it leaves its engine. True when it is gone.
     pub fn close(&mut self, process: usize, job: Job) -> Result<bool, String> {
-        if !self.has_ended(process, job) {
-            return Ok(false);
-        }
-        if self.awaits_credits(process, job) {
+        if !self.has_ended(process, job) || self.awaits_credits(process, job) {
             return Ok(false);
         }
         let Some(member) = self.members.get_mut(&(process, job)) else { return Ok(true) };

@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::time::Duration;
 
+use connections::lock;
 pub use gpus::Gpus;
 pub use shape::{Shape, Strike};
 use wires::{Item, Port, Wires};
@@ -462,9 +462,7 @@ impl<'a> Run<'a> {
                     let connector = gpus.meet(process, job, (&told, self.wires.now()))?;
                     if let Some(connector) = connector {
                         staged.on_note(move |from, bytes| {
-                            let mut connector =
-                                connector.lock().unwrap_or_else(PoisonError::into_inner);
-                            connector.inbox.push_back((from, bytes.to_vec()));
+                            lock(&connector).inbox.push_back((from, bytes.to_vec()));
                         });
                     }
                     true

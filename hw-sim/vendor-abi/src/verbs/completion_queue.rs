@@ -65,16 +65,13 @@ pub(super) extern "C" fn create_cq_ex(
     if !known {
         return refused(libc::EOPNOTSUPP);
     }
-    let domain = if wanted.comp_mask & MASK_DOMAIN != 0 {
+    let mut domain = Object::NONE;
+    if wanted.comp_mask & MASK_DOMAIN != 0 {
         let behind = request.address() + size_of::<IbvCqInitAttrEx>() as u64;
-        Source::<Object<DomainObject>>::from_address(behind).get()
-    } else {
-        Object::NONE
-    };
-    if domain.non_null().is_none_or(|domain| !domain.get().is_parent())
-        && wanted.comp_mask & MASK_DOMAIN != 0
-    {
-        return refused(libc::EINVAL);
+        domain = Source::<Object<DomainObject>>::from_address(behind).get();
+        if domain.non_null().is_none_or(|domain| !domain.get().is_parent()) {
+            return refused(libc::EINVAL);
+        }
     }
     let object = make(context, wanted.capacity, wanted.channel, wanted.vector, domain);
     if let Some(made) = object.non_null() {
