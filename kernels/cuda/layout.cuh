@@ -110,6 +110,7 @@ enum class Space : u8 {
     Slot = 2,
     Address = 3,
     Granted = 4,
+    Peer = 5,
 };
 
 struct Operand {

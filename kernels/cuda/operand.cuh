@@ -66,7 +66,8 @@ protected:
                 address = state.ports[operand.port].slots + offset;
                 return true;
             }
-            case Space::Address: {
+            case Space::Address:
+            case Space::Peer: {
                 if (!load_entry(operand.number, address)) {
                     return false;
                 }

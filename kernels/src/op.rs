@@ -189,6 +189,9 @@ pub enum Space {
     /// Of a put alone: `offset` bytes behind what the peer has granted last, which moves with the
     /// round; if that was its slots, the slot of message `position + number` at port `port`.
     Granted = 4,
+    /// As [`Address`](Self::Address): memory of the rank at the other end of port `port`, which
+    /// this rank's threads reach.
+    Peer = 5,
 }
 
 /// One operand of an op.
@@ -199,7 +202,8 @@ pub struct Operand {
     pub offset: u64,
     /// Buffer number, or message number relative to the port's position.
     pub number: u32,
-    /// Place of the port in the block's list ([`Space::Slot`] only).
+    /// Place of the port in the block's list ([`Space::Slot`], [`Space::Granted`] and
+    /// [`Space::Peer`] only).
     pub port: u16,
     /// A [`Space`].
     pub space: u8,

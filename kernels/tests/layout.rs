@@ -132,7 +132,7 @@ fn expected() -> String {
         Collect,
         Grant
     );
-    codes!(text, Space, None, Buffer, Slot, Address, Granted);
+    codes!(text, Space, None, Buffer, Slot, Address, Granted, Peer);
     codes!(
         text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim, BadCall,
         Counter

@@ -296,11 +296,11 @@ impl<'a> World<'a> {
     fn step(&mut self, block: usize, op: Op, bytes: u64) -> bool {
         let profile = self.profile;
         match op {
-            Op::Copy { destination, .. } if bytes > 0 => {
-                self.pass(block, destination, bytes, profile.copy);
+            Op::Copy { destination, source, .. } if bytes > 0 => {
+                self.pass(block, &[destination, source], bytes, profile.copy);
             }
-            Op::Reduce { destination, .. } if bytes > 0 => {
-                self.pass(block, destination, bytes, profile.reduce);
+            Op::Reduce { destination, a, b, .. } if bytes > 0 => {
+                self.pass(block, &[destination, a, b], bytes, profile.reduce);
             }
             Op::Pack { port, .. } if bytes > 0 => {
                 let stored = self.is_stored(self.lane_at(block, port).1);
@@ -382,13 +382,27 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A copy or reduction; into a slot of a lane of stores it goes to the peer at once.
-    fn pass(&mut self, block: usize, destination: Operand, bytes: u64, rate: f64) {
+    /// A copy or reduction, of which the destination comes first. Into a slot of a lane of stores
+    /// it goes to the peer at once, as into a peer's buffer; from one it begins with a round trip.
+    fn pass(&mut self, block: usize, places: &[Operand], bytes: u64, rate: f64) {
         self.spend(block, self.profile.op);
-        if let Operand::Slot { port, .. } = destination
-            && self.blocks[block].ports[usize::from(port)].1 == Side::Send
-            && self.lane_at(block, port).1.kind == LaneKind::Stores
-        {
+        let reached = places.iter().find_map(|place| match *place {
+            Operand::Peer { port, .. } => Some(port),
+            _ => None,
+        });
+        let stored = || match places[0] {
+            Operand::Slot { port, .. }
+                if self.blocks[block].ports[usize::from(port)].1 == Side::Send
+                    && self.lane_at(block, port).1.kind == LaneKind::Stores =>
+            {
+                Some(port)
+            }
+            _ => None,
+        };
+        if let Some(port) = reached.or_else(stored) {
+            if self.blocks[block].ports[usize::from(port)].1 == Side::Receive {
+                self.spend(block, 2.0 * self.latency(self.lane_at(block, port).1));
+            }
             self.will_store(block, port, (bytes, rate), Then::Nothing);
             return;
         }

@@ -198,6 +198,16 @@ impl SlotSender {
         }
     }
 
+    /// The place of `range` in a buffer of the receiving rank.
+    pub(super) fn at_peer(&self, buffer: Buffer, range: Range) -> Operand {
+        Operand::Peer { port: self.port, buffer, offset: range.extent }
+    }
+
+    /// Waits until the credits of all messages have come.
+    pub(super) fn wait_returned(&self) -> Op {
+        Op::WaitSignal { port: self.port, value: i64::from(self.sent) }
+    }
+
     /// Behind all rounds: waits until the engine has read all that was forwarded.
     pub(super) fn all_read(&self) -> Op {
         Op::WaitCompletion { port: self.port, value: 0 }
@@ -219,6 +229,11 @@ pub(super) struct SlotReceiver {
 impl SlotReceiver {
     pub(super) fn new(port: PortIndex) -> Self {
         Self { port, received: 0 }
+    }
+
+    /// The place of `range` in a buffer of the sending rank.
+    pub(super) fn at_peer(&self, buffer: Buffer, range: Range) -> Operand {
+        Operand::Peer { port: self.port, buffer, offset: range.extent }
     }
 
     /// Waits for the next message, and names its slot.

@@ -101,6 +101,11 @@ impl Named<'_> {
                 format!("slot of message {message} + {offset} at {}", self.port(port))
             }
             Operand::Address(address) => format!("address {address:#x}"),
+            Operand::Peer { port, buffer, offset } => {
+                let peer = self.ports.get(usize::from(port)).map(LaneEnd::peer);
+                let whose = peer.map_or("an unknown rank".to_owned(), |it| format!("rank {it}"));
+                format!("{whose}'s {buffer}[{offset}]")
+            }
             Operand::Granted { message, offset, .. } => {
                 format!("granted place + {offset}, or slot of message {message}")
             }

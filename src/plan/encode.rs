@@ -1,7 +1,7 @@
 //! Encoding: one rank's program as the bytes of [`ringdove_kernels::op`].
 
 use super::packed::pack_of;
-use super::{LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
+use super::{Buffer, LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
 use ringdove_kernels::op::{self as wire, ADDRESS_NUMBER_SHIFT, OpCode, PLAN_MAGIC, Space, flags};
 
 /// The most bytes that one rank's encoded program may have: an exchange of 65,536 ranks has 71 MiB.
@@ -106,7 +106,7 @@ pub(super) fn encode(
                 limit: segment.limit,
             }));
             op_at += segment.ops.len() * size_of::<wire::Op>();
-            ops.extend(encode_segment(&segment.ops, &block.ports));
+            ops.extend(encode_segment(&segment.ops, &Places { ports: &block.ports, rank_count }));
         }
     }
     let header = wire::PlanHeader {
@@ -123,11 +123,18 @@ pub(super) fn encode(
     Ok(bytes)
 }
 
-fn encode_segment(ops: &[Op], ports: &[LaneEnd]) -> Vec<wire::Op> {
-    let mut encoded: Vec<wire::Op> = ops.iter().map(|op| encode_op(op, ports)).collect();
+/// What operands name by numbers.
+struct Places<'a> {
+    /// The block's ports.
+    ports: &'a [LaneEnd],
+    rank_count: usize,
+}
+
+fn encode_segment(ops: &[Op], places: &Places<'_>) -> Vec<wire::Op> {
+    let mut encoded: Vec<wire::Op> = ops.iter().map(|op| encode_op(op, places)).collect();
     for (place, op) in ops.iter().enumerate() {
         if let Op::Put { port, .. } = *op
-            && is_low_latency(ports, port)
+            && is_low_latency(places.ports, port)
             && let Some(pack) = pack_of(ops, place)
         {
             encoded[pack].value |= 1 << port;
@@ -136,7 +143,8 @@ fn encode_segment(ops: &[Op], ports: &[LaneEnd]) -> Vec<wire::Op> {
     encoded
 }
 
-fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
+fn encode_op(op: &Op, places: &Places<'_>) -> wire::Op {
+    let operand = |place| places.operand(place);
     let plain = wire::Op { port: op.port().unwrap_or(0), ..Default::default() };
     // Where there is no operand, its space is `Space::None`.
     let optional = |place: Option<Operand>| place.map(operand).unwrap_or_default();
@@ -175,7 +183,7 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
         Op::Put { port, destination, source, range, arrival, completion } => wire::Op {
             flags: flag(arrival, flags::ARRIVAL)
                 | flag(completion, flags::COMPLETION)
-                | flag(is_low_latency(ports, port), flags::LOW_LATENCY),
+                | flag(is_low_latency(places.ports, port), flags::LOW_LATENCY),
             ..sized(OpCode::Put, range, Some(destination), Some(source))
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),
@@ -204,23 +212,43 @@ fn modifier_flags(modifiers: Modifiers) -> u8 {
     flag(modifiers.scale, flags::SCALE) | flag(modifiers.finish, flags::FINISH)
 }
 
-fn operand(place: Operand) -> wire::Operand {
-    let empty = wire::Operand::default();
-    match place {
-        Operand::Buffer { buffer, offset } => {
-            wire::Operand { offset, number: buffer.number(), space: Space::Buffer as u8, ..empty }
+impl Places<'_> {
+    fn operand(&self, place: Operand) -> wire::Operand {
+        let empty = wire::Operand::default();
+        match place {
+            Operand::Buffer { buffer, offset } => wire::Operand {
+                offset,
+                number: buffer.number(),
+                space: Space::Buffer as u8,
+                ..empty
+            },
+            Operand::Slot { port, message, offset } => {
+                wire::Operand { offset, number: message, port, space: Space::Slot as u8, ..empty }
+            }
+            Operand::Granted { port, message, offset } => wire::Operand {
+                offset,
+                number: message,
+                port,
+                space: Space::Granted as u8,
+                ..empty
+            },
+            Operand::Address(address) => wire::Operand {
+                offset: address & ((1 << ADDRESS_NUMBER_SHIFT) - 1),
+                number: (address >> ADDRESS_NUMBER_SHIFT) as u32,
+                space: Space::Address as u8,
+                ..empty
+            },
+            Operand::Peer { port, buffer, offset } => {
+                let peer = self.ports[usize::from(port)].peer();
+                let number = peer_entry(self.rank_count, buffer, peer) as u32 + 1;
+                wire::Operand { offset, number, port, space: Space::Peer as u8, ..empty }
+            }
         }
-        Operand::Slot { port, message, offset } => {
-            wire::Operand { offset, number: message, port, space: Space::Slot as u8, ..empty }
-        }
-        Operand::Granted { port, message, offset } => {
-            wire::Operand { offset, number: message, port, space: Space::Granted as u8, ..empty }
-        }
-        Operand::Address(address) => wire::Operand {
-            offset: address & ((1 << ADDRESS_NUMBER_SHIFT) - 1),
-            number: (address >> ADDRESS_NUMBER_SHIFT) as u32,
-            space: Space::Address as u8,
-            ..empty
-        },
     }
+}
+
+/// The entry of `peer`'s buffer in the table of addresses of a plan of so many ranks: all inputs,
+/// then all outputs.
+fn peer_entry(rank_count: usize, buffer: Buffer, peer: u32) -> usize {
+    buffer.number() as usize * rank_count + peer as usize
 }

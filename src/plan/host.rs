@@ -515,6 +515,11 @@ impl Host {
         } else if operand.space == Space::Address as u8 {
             let start = (operand.number as usize) << ADDRESS_NUMBER_SHIFT;
             Where::Buffer { rank, number: 2, offset: start + offset + moved }
+        } else if operand.space == Space::Peer as u8 {
+            // The table has all inputs, then all outputs.
+            let (entry, ranks) = (operand.number as usize - 1, self.ranks.len());
+            let (rank, number) = (entry % ranks, entry / ranks);
+            Where::Buffer { rank, number, offset: offset + moved }
         } else {
             assert_eq!(operand.space, Space::Slot as u8);
             let port = self.port(at, operand.port);

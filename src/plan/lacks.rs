@@ -24,6 +24,9 @@ pub fn lacks(plan: &Plan, limits: &Limits) -> Option<String> {
     if let Some(lane) = lanes().find(|lane| !has(limits, rank_count, *lane)) {
         return Some(format!("there is no {lane}"));
     }
+    if plan.reaches_peers() && !limits.symmetric {
+        return Some("its threads reach registered buffers of other ranks".into());
+    }
     let slots = plan.slots;
     let next = |lane: Lane| is_next(limits, rank_count, lane);
     let most = match lanes().filter(|lane| lane.kind == LaneKind::Slots).all(next) {

@@ -19,9 +19,9 @@
 //! * `order`: the order in which rings pass the ranks of a node
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
-//!   `all_reduce_ring`, `all_reduce_two_shot`, `all_reduce_two_shot_nodes`, `alone`, `barrier`,
-//!   `bruck`, `chain`, `exchange`, `exchange_direct`, `in_rank_order`, `ring`, `send_recv`, `star`,
-//!   `tree`: one file for each algorithm
+//!   `all_reduce_ring`, `all_reduce_symmetric`, `all_reduce_two_shot`, `all_reduce_two_shot_nodes`,
+//!   `alone`, `barrier`, `bruck`, `chain`, `exchange`, `exchange_direct`, `in_rank_order`, `ring`,
+//!   `send_recv`, `star`, `tree`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `proof`: what is proved of a long plan
@@ -37,6 +37,7 @@ mod all_reduce_doubling;
 mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
+mod all_reduce_symmetric;
 mod all_reduce_two_shot;
 mod all_reduce_two_shot_nodes;
 mod alone;
@@ -188,6 +189,7 @@ fn program_in_order(choice: &Choice, rank: u32) -> RankProgram {
         Algorithm::Doubling => all_reduce_doubling::program(choice, rank),
         Algorithm::Halving => part::program(choice, rank, all_reduce_halving::program),
         Algorithm::TwoShot => part::program(choice, rank, all_reduce_two_shot::program),
+        Algorithm::Symmetric => part::program(choice, rank, all_reduce_symmetric::program),
         Algorithm::TwoShotNodes => all_reduce_two_shot_nodes::program(choice, rank),
         Algorithm::Tree => tree::program(choice, rank),
         Algorithm::Bruck => bruck::program(choice, rank),
@@ -327,6 +329,14 @@ impl LaneEnd {
             Side::Receive => self.lane.to,
         }
     }
+
+    /// The rank at the other end.
+    pub fn peer(&self) -> u32 {
+        match self.side {
+            Side::Send => self.lane.to,
+            Side::Receive => self.lane.from,
+        }
+    }
 }
 
 /// Place of a port in its block's list.
@@ -387,6 +397,17 @@ pub enum Operand {
         /// Message number relative to the port's position.
         message: u32,
         /// Bytes behind a place, in round 0.
+        offset: u64,
+    },
+    /// `offset` bytes into a registered buffer of the rank at the other end of one of the block's
+    /// ports, which is one of a lane of stores: threads read it at a receive port, and write it at
+    /// a send port. Moves with the round.
+    Peer {
+        /// The port.
+        port: PortIndex,
+        /// Which buffer: the input or the output.
+        buffer: Buffer,
+        /// Bytes from its start, in round 0.
         offset: u64,
     },
 }

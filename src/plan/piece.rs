@@ -35,6 +35,9 @@ impl Operand {
             Self::Granted { port, message, offset } => {
                 Self::Granted { port, message, offset: offset + bytes }
             }
+            Self::Peer { port, buffer, offset } => {
+                Self::Peer { port, buffer, offset: offset + bytes }
+            }
         }
     }
 }

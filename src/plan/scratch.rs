@@ -1,4 +1,4 @@
-//! Memory of a rank's own that a plan uses beside slots.
+//! Memory that a plan uses beside slots and the rank's buffers: its own, and its peers'.
 
 use super::{Buffer, Op, Operand, Plan, Range, Segment};
 
@@ -10,22 +10,33 @@ impl Plan {
         let ends = segments.flat_map(|segment| segment.ops.iter().map(|op| end(segment, op)));
         ends.max().unwrap_or(0)
     }
+
+    /// Do threads read or write registered buffers of other ranks ([`Operand::Peer`])?
+    pub fn reaches_peers(&self) -> bool {
+        let blocks = self.ranks.iter().flat_map(|rank| &rank.blocks);
+        let mut ops = blocks.flat_map(|block| &block.segments).flat_map(|segment| &segment.ops);
+        ops.any(|op| {
+            let places = places(op).into_iter().flatten();
+            places.into_iter().any(|place| matches!(place, Operand::Peer { .. }))
+        })
+    }
+}
+
+/// What an op reads and writes, but for what a put writes.
+fn places(op: &Op) -> [Option<Operand>; 3] {
+    match *op {
+        Op::Copy { destination, source, .. } => [Some(destination), Some(source), None],
+        Op::Reduce { destination, a, b, .. } => [Some(destination), Some(a), Some(b)],
+        Op::Pack { source, .. } => [source, None, None],
+        Op::Collect { destination, own, .. } => [destination, own, None],
+        Op::Put { source, .. } => [Some(source), None, None],
+        _ => [None; 3],
+    }
 }
 
 /// Where in scratch memory all rounds of an op end.
 fn end(segment: &Segment, op: &Op) -> u64 {
-    let (places, range) = match *op {
-        Op::Copy { destination, source, range, .. } => {
-            ([Some(destination), Some(source), None], range)
-        }
-        Op::Reduce { destination, a, b, range, .. } => {
-            ([Some(destination), Some(a), Some(b)], range)
-        }
-        Op::Pack { source, range, .. } => ([source, None, None], range),
-        Op::Collect { destination, own, range, .. } => ([destination, own, None], range),
-        Op::Put { source, range, .. } => ([Some(source), None, None], range),
-        _ => return 0,
-    };
+    let Some(range) = op.range() else { return 0 };
     let Some(last) = segment.rounds.checked_sub(1) else { return 0 };
     let Range { extent, length } = range;
     // Clipped, as every round is.
@@ -37,5 +48,5 @@ fn end(segment: &Segment, op: &Op) -> u64 {
         }
         _ => 0,
     };
-    places.into_iter().map(of).max().unwrap_or(0)
+    places(op).into_iter().map(of).max().unwrap_or(0)
 }

@@ -18,7 +18,9 @@
 //!
 //! Where there are lanes of stores with slots (`Limits::store_blocks`), all-reduces among ranks
 //! that reach each other's memory come next, in two hops: of any size where NVLink joins all of
-//! them, else of up to 1 MiB (`selection/stores.rs`). On several nodes of 2 to 8 ranks each, those
+//! them, else of up to 1 MiB (`selection/stores.rs`); from 16 KiB on, where `Limits::symmetric` says
+//! that threads reach registered buffers of all ranks, from these into these
+//! (`selection/symmetric.rs`). On several nodes of 2 to 8 ranks each, those
 //! hops are on each node, and engines move data along the rails (`selection/stores_on_nodes.rs`).
 //!
 //! Before the rings come recursive doubling up to 128 KiB, two-shot up to 512 KiB and 16 ranks, and
@@ -66,6 +68,7 @@ mod packed;
 mod reproducible;
 mod stores;
 mod stores_on_nodes;
+mod symmetric;
 
 pub use candidates::candidates;
 pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
@@ -78,6 +81,7 @@ use low_latency::goes_all_pairs;
 pub use packed::select_packed;
 use stores::goes_by_stores;
 use stores_on_nodes::goes_by_stores_on_nodes;
+use symmetric::{SYMMETRIC_SLICE_BYTES_MAX, goes_symmetric};
 
 use super::{
     Collective, CollectiveRequest, Forest, GRANULE_BYTES, Modifiers, Range, RingOrder, SlotShape,
@@ -172,6 +176,9 @@ pub enum Algorithm {
     TwoShot,
     /// The same on each node over lanes of stores, and between nodes along the rails.
     TwoShotNodes,
+    /// Every rank reduces its chunk of the data in all ranks' registered inputs, and writes the
+    /// result into all registered outputs: its threads reach them. Of at most 17 ranks of a node.
+    Symmetric,
     /// Along a binomial tree, through slots.
     Tree,
     /// Parts of many ranks in each message, to distances that double, through slots.
@@ -203,8 +210,8 @@ pub struct Choice {
     pub thread_count: u32,
     /// Slots of each slotted lane.
     pub slots: SlotShape,
-    /// Messages on a node go over lanes of stores: [`Algorithm::TwoShot`],
-    /// [`Algorithm::TwoShotNodes`] and [`Algorithm::Halving`] alone.
+    /// Messages on a node go over lanes of stores: [`Algorithm::Symmetric`], always, and
+    /// [`Algorithm::TwoShot`], [`Algorithm::TwoShotNodes`] and [`Algorithm::Halving`] alone.
     pub stores: bool,
     /// Ranks of each node.
     pub ranks_per_node: u32,
@@ -417,6 +424,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     let stores = goes_by_stores(request, limits, per_node);
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
+        _ if stores && goes_symmetric(request, limits, per_node) => Algorithm::Symmetric,
         _ if stores => Algorithm::TwoShot,
         _ if goes_by_stores_on_nodes(request, limits, per_node) => Algorithm::TwoShotNodes,
         // Registered buffers need no copy into slots. Between nodes, hops cost more than copies.
@@ -442,6 +450,7 @@ fn all_reduce_by(
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
+        Algorithm::Symmetric => SYMMETRIC_SLICE_BYTES_MAX,
         Algorithm::TwoShotNodes => choice.set_stores_on_nodes(limits),
         // One message has the pieces of half of the ranks.
         Algorithm::Halving => u64::from(choice.slots.bytes / (request.rank_count / 2)),

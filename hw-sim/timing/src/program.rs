@@ -78,7 +78,8 @@ pub struct ProgramError {
 pub(crate) struct Op {
     pub code: OpCode,
     pub flags: u8,
-    /// Place in the block's list of ports; of a copy into a send slot: that slot's.
+    /// Place in the block's list of ports; of a copy into a send slot: that slot's; of a copy from or
+    /// into a peer's memory: that peer's.
     pub port: u16,
     pub length: u32,
     pub extent: u64,
@@ -102,6 +103,9 @@ pub(crate) const FROM_SLOT: u8 = 0x40;
 pub(crate) const FORWARDS: u8 = 0x20;
 /// Set in [`Op::flags`] of a copy or reduction into a slot.
 pub(crate) const INTO_SLOT: u8 = 0x80;
+/// Set in [`Op::flags`] of a copy or reduction into memory of a send port's peer, or from that of a
+/// receive port's.
+pub(crate) const AT_PEER: u8 = 0x08;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ScriptSegment {
@@ -341,8 +345,8 @@ impl Code {
         for place in 0..u64::from(segment.op_count) {
             let at = u64::from(segment.ops) + place * size_of::<wire::Op>() as u64;
             let mut op = decode(reader, &reader.record(at, "op")?)?;
-            let names_port =
-                !matches!(op.code, OpCode::Copy | OpCode::Reduce) || op.flags & INTO_SLOT != 0;
+            let names_port = !matches!(op.code, OpCode::Copy | OpCode::Reduce)
+                || op.flags & (INTO_SLOT | AT_PEER) != 0;
             if names_port && u32::from(op.port) >= block.port_count {
                 let expected = format!("less than {}", block.port_count);
                 return reader.wrong("port of an op", expected, op.port);
@@ -426,6 +430,10 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
         OpCode::WaitSignal | OpCode::WaitCompletion | OpCode::Pack => decoded.value = op.value,
         OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
         OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
+        OpCode::Copy | OpCode::Reduce if at_peer(op).is_some() => {
+            flags |= AT_PEER;
+            decoded.port = at_peer(op).unwrap_or_default();
+        }
         OpCode::Copy | OpCode::Reduce if op.destination.space == Space::Slot as u8 => {
             flags |= INTO_SLOT;
             decoded.port = op.destination.port;
@@ -434,6 +442,12 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
     }
     decoded.flags = flags;
     Ok(decoded)
+}
+
+/// The port whose peer's memory a copy or reduction reads or writes.
+fn at_peer(op: &wire::Op) -> Option<u16> {
+    let places = [&op.destination, &op.a, &op.b];
+    places.into_iter().find(|place| place.space == Space::Peer as u8).map(|place| place.port)
 }
 
 struct Reader<'a> {

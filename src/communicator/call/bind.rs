@@ -1,6 +1,7 @@
 //! The arguments of a call: addresses and routes, as the kernel takes them.
 
 use super::request::{Call, GroupCall, OUTPUT};
+use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::error::Result;
 use cudarc::driver::CudaStream;
@@ -35,6 +36,33 @@ pub(super) fn collective(
         arguments.route_bases[buffer * BUFFERS_MAX + OUTPUT] = routes[buffer];
     }
     arguments
+}
+
+/// Adds the table of all ranks' addresses of input and output: all inputs, then all outputs, as
+/// encoded plans number them.
+///
+/// # Errors
+/// As [`ConnectedRank::registered_buffer`] and [`PlanMemory::table_of_peers`].
+///
+/// [`PlanMemory::table_of_peers`]: crate::communicator::state::PlanMemory::table_of_peers
+pub(super) fn peers(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    arguments: &mut CallArguments,
+    places: [RegisteredPlace; 2],
+    (stream, capture): (&CudaStream, Option<u64>),
+) -> Result<()> {
+    let find = || {
+        let mut table = Vec::new();
+        for RegisteredPlace { registration, offset } in places {
+            let addresses = rank.registered_buffer(registration)?.addresses;
+            table.extend(addresses.iter().map(|address| address + offset));
+        }
+        Ok(table)
+    };
+    arguments.addresses = launcher.plans.table_of_peers(places, find, stream, capture)?;
+    arguments.address_count = 2 * rank.rank_count();
+    Ok(())
 }
 
 /// The arguments of a group, which moves bytes and reduces nothing. The table of its addresses is

@@ -119,7 +119,9 @@ fn encode(rank: &ConnectedRank, plan: &Verified, name: &'static str) -> Result<E
     let wants_engine = ports.iter().any(|place| !memory.is_stored(place.port));
     let (blocks, threads) = (plan.block_count(own), plan.plan().thread_count);
     let (ports, scratch_bytes) = (ports.into(), plan.plan().scratch_bytes(own));
-    let shape = PlanShape { name, blocks, threads, ports, wants_engine, scratch_bytes };
+    let reaches_peers = plan.plan().reaches_peers();
+    let shape =
+        PlanShape { name, blocks, threads, ports, wants_engine, scratch_bytes, reaches_peers };
     Ok(Encoded { bytes, shape })
 }
 

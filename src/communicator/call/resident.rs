@@ -58,7 +58,10 @@ pub(in crate::communicator) fn resident_calls(
             let plan = launcher.plans.resident(prepared, stream, KEPT)?;
             let routes = connect::collective(rank, &mut launcher, registered, KEPT)?;
             let scratch = launcher.scratch(plan.shape.scratch_bytes);
-            let arguments = bind::collective(call, registered, routes, source, &scratch);
+            let mut arguments = bind::collective(call, registered, routes, source, &scratch);
+            if let Some(places) = registered.filter(|_| plan.shape.reaches_peers) {
+                bind::peers(rank, &mut launcher, &mut arguments, places, (stream, KEPT))?;
+            }
             found.arguments.push(CallArguments { plan: plan.address, ..arguments });
             found.blocks = found.blocks.max(plan.shape.blocks);
             found.threads = found.threads.max(plan.shape.threads);

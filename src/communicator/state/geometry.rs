@@ -264,6 +264,8 @@ impl Geometry {
             stores: self.stores,
             store_blocks: self.store_blocks,
             nvlink: false,
+            // As grants.
+            symmetric: false,
             ranks_per_node: self.ranks_per_node(),
             order: self.order,
             reproducible: self.reproducible,
@@ -283,7 +285,11 @@ impl Geometry {
         };
         let granted_bytes = if reach.writes_registered { self.granted_bytes } else { None };
         let stores = limits.stores && reach.all;
-        Limits { stores, store_blocks, nvlink, granted_bytes, ..limits }
+        let symmetric = stores
+            && self.nodes == Nodes::One
+            && reach.writes_registered
+            && (nvlink || self.stores_always);
+        Limits { stores, store_blocks, nvlink, symmetric, granted_bytes, ..limits }
     }
 
     /// Ranks of each node where plans distinguish nodes, else 0.

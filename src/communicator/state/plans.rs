@@ -4,11 +4,13 @@
 //! Launches that are captured into a graph may be repeated for as long as the communicator lives,
 //! which is told of no graph's end: what they read is kept apart and stays.
 //!
-//! A plan holds no addresses. Those of a collective are arguments of its launch; those of a group
-//! stand in a table in device memory, which is uploaded where they have changed.
+//! A plan holds no addresses. Those of a collective are arguments of its launch; those of a group,
+//! and those of other ranks' registered buffers, stand in tables in device memory, which are
+//! uploaded where they have changed.
 
 use super::halves::{Halves, Turn, Uploaded};
 use super::kept::Kept;
+use super::routes::RegisteredPlace;
 use super::sync::lock;
 use crate::error::{Error, Result};
 use crate::plan::{CollectiveRequest, ENCODED_BYTES_MAX, PointToPoint, Verified};
@@ -69,6 +71,8 @@ pub(crate) struct PlanShape {
     pub wants_engine: bool,
     /// Bytes of scratch memory.
     pub scratch_bytes: u64,
+    /// Its threads reach registered buffers of other ranks, by a table of their addresses.
+    pub reaches_peers: bool,
 }
 
 /// A port, and the block of a plan that it belongs to.
@@ -148,6 +152,8 @@ pub(crate) struct PlanMemory {
     tables: Halves,
     collectives: HashMap<CollectiveRequest, Entry>,
     groups: HashMap<Vec<PointToPoint>, Entry>,
+    /// Tables of all ranks' addresses of an input and an output.
+    peers: HashMap<[RegisteredPlace; 2], Uploaded>,
     /// Plans and tables of captured launches, and where the plans are.
     kept: Kept,
     kept_collectives: HashMap<CollectiveRequest, Resident>,
@@ -171,6 +177,7 @@ impl PlanMemory {
             tables: Halves::new(context, TABLE_MEMORY_BYTES)?,
             collectives: HashMap::new(),
             groups: HashMap::new(),
+            peers: HashMap::new(),
             kept: Kept::new(context)?,
             kept_collectives: HashMap::new(),
             kept_groups: HashMap::new(),
@@ -304,6 +311,36 @@ impl PlanMemory {
         self.kept.check_room()
     }
 
+    /// The device address of the table of all ranks' addresses of input and output, which `find`
+    /// gives. It is uploaded, on `stream`, where it is not there.
+    ///
+    /// # Errors
+    /// Those of `find`; [`Error::Cuda`] where the driver refuses; [`Error::Argument`] where
+    /// captured launches have no room left.
+    pub fn table_of_peers(
+        &mut self,
+        places: [RegisteredPlace; 2],
+        find: impl FnOnce() -> Result<Vec<u64>>,
+        stream: &CudaStream,
+        capture: Option<u64>,
+    ) -> Result<u64> {
+        if let Some(capture) = capture {
+            let table = self.kept.add(bytemuck::cast_slice(&find()?))?;
+            self.kept.upload(table, stream, capture)?;
+            return Ok(table);
+        }
+        let now = self.tables.turn();
+        if let Some(table) = self.peers.get(&places).filter(|table| table.turn.stays_in(now)) {
+            return Ok(table.address);
+        }
+        let table = self.tables.enqueue(bytemuck::cast_slice(&find()?), stream)?;
+        if table.turn != now {
+            self.peers.retain(|_, known| known.turn.stays_in(table.turn));
+        }
+        self.peers.insert(places, table);
+        Ok(table.address)
+    }
+
     /// The device address of the table of `addresses`, for a launch of the group of `transfers`,
     /// whose plan is resident. It is uploaded, on `stream`, where the last launch had others.
     ///
@@ -350,7 +387,8 @@ mod tests {
     fn shape(ports: &[(u32, u32)]) -> PlanShape {
         let ports = ports.iter().map(|&(port, block)| PortUse { port, block }).collect();
         let (blocks, threads, scratch_bytes) = (4, 128, 0);
-        PlanShape { name: "test", blocks, threads, ports, wants_engine: true, scratch_bytes }
+        let (name, wants_engine, reaches_peers) = ("test", true, false);
+        PlanShape { name, blocks, threads, ports, wants_engine, scratch_bytes, reaches_peers }
     }
 
     /// If this fails, two blocks of one launch count messages on one port, or calls that could

@@ -26,7 +26,7 @@ pub(crate) struct CachedRange {
 }
 
 /// Where a range lies in the registered buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RegisteredPlace {
     /// Number of the registration.
     pub registration: usize,

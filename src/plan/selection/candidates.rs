@@ -1,6 +1,7 @@
 //! All plans that a communicator could run for a request, for whoever compares them.
 
 use super::stores_on_nodes::goes_by_stores_on_nodes;
+use super::symmetric::goes_symmetric;
 use super::{
     ALL_PAIRS_RANKS_MAX, Algorithm, Choice, LOW_LATENCY_BYTES_MAX, Limits, ONE_HOP_RANKS_MAX,
     PlanError, all_pairs, all_reduce_by, goes_directly, other_by, select,
@@ -77,6 +78,9 @@ fn all_reduces(
     }
     if limits.store_blocks > 0 && !spread && ranks <= ALL_PAIRS_RANKS_MAX {
         ways.push((Algorithm::TwoShot, true));
+    }
+    if goes_symmetric(request, limits, per_node) {
+        ways.push((Algorithm::Symmetric, true));
     }
     if goes_by_stores_on_nodes(request, limits, per_node) {
         ways.push((Algorithm::TwoShotNodes, false));

@@ -25,6 +25,8 @@ pub struct Limits {
     pub store_blocks: u32,
     /// NVLink joins all GPUs of a node, each to each.
     pub nvlink: bool,
+    /// Threads of each rank of the node read and write registered buffers of each other one.
+    pub symmetric: bool,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
@@ -56,6 +58,7 @@ impl Limits {
             stores: false,
             store_blocks: 0,
             nvlink: false,
+            symmetric: false,
             ranks_per_node: 0,
             order: None,
             reproducible: false,

@@ -22,6 +22,7 @@ impl Algorithm {
             Self::Doubling => "doubling",
             Self::Halving => "halving",
             Self::TwoShot => "two-shot",
+            Self::Symmetric => "symmetric",
             Self::TwoShotNodes => "two-shot nodes",
             Self::Tree => "tree",
             Self::Bruck => "bruck",

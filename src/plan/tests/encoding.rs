@@ -28,6 +28,11 @@ impl Decoder<'_> {
                 message: operand.number,
                 offset: operand.offset,
             },
+            space if space == Space::Peer as u8 => {
+                // The table has the inputs of three ranks, then their outputs.
+                let buffer = [Buffer::Input, Buffer::Output][(operand.number as usize - 1) / 3];
+                Operand::Peer { port: operand.port, buffer, offset: operand.offset }
+            }
             space => {
                 assert_eq!(space, Space::Address as u8);
                 Operand::Address(u64::from(operand.number) << ADDRESS_NUMBER_SHIFT | operand.offset)
@@ -137,6 +142,8 @@ fn plans() -> Vec<Verified> {
     }
     let (plan, promise) = all_pairs(64);
     plans.push(verify(plan, &promise).expect("correct"));
+    let (request, choice) = super::symmetric::symmetric(3, 613, false, ReduceOp::Sum);
+    plans.push(verify(build(&choice), &request.promise()).expect("correct"));
     let transfer = |peer, direction, address| PointToPoint {
         peer,
         direction,

@@ -14,6 +14,7 @@ mod ordered;
 mod packed;
 mod reproducible;
 mod stores;
+pub(super) mod symmetric;
 mod two_shot_nodes;
 
 use super::host::{Algebra, Element, Event, Host, HostLane, HostPort, HostRank};

@@ -131,6 +131,12 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
         return Err(VerifyError::new(Site::Plan, reason));
     }
     let Verified { plan, lanes } = check_ops(plan)?;
+    let registered =
+        matches!(promise, Promise::Collective(CollectiveRequest { registered: true, .. }));
+    if !registered && plan.reaches_peers() {
+        let rule = "registered buffers alone are reached by peers";
+        return Err(VerifyError::new(Site::Plan, Reason::Operands { rule }));
+    }
     structure::check_length(&plan)?;
     let (mut world, mut blocks) = set_up(&plan, promise, &lanes);
     run(&mut world, &mut blocks)?;

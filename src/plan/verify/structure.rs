@@ -169,6 +169,7 @@ impl Operands<'_> {
                 self.not_low_latency(&[destination, source])?;
                 self.not_stored(&[source])?;
                 self.written(destination)?;
+                self.at_peers(destination, &[source])?;
                 self.place(source, range)?;
                 self.place(destination, range)
             }
@@ -176,6 +177,7 @@ impl Operands<'_> {
                 self.not_low_latency(&[destination, a, b])?;
                 self.not_stored(&[a, b])?;
                 self.written(destination)?;
+                self.at_peers(destination, &[a, b])?;
                 self.place(a, range)?;
                 self.place(b, range)?;
                 self.place(destination, range)
@@ -283,6 +285,7 @@ impl Operands<'_> {
                     "a put into a slot comes from a slot, the input or an address"
                 }
                 Operand::Granted { .. } => "nothing is read from what a peer has granted",
+                Operand::Peer { .. } => "an engine reads memory of its own rank",
                 _ => return Ok(()),
             },
             (
@@ -346,7 +349,7 @@ impl Operands<'_> {
     /// Memory of the rank itself, and no slot.
     fn local(&self, place: Operand, range: Range) -> Result<(), Reason> {
         match place {
-            Operand::Slot { .. } | Operand::Granted { .. } => {
+            Operand::Slot { .. } | Operand::Granted { .. } | Operand::Peer { .. } => {
                 Err(Reason::Operands { rule: "messages go between slots and memory" })
             }
             _ => self.place(place, range),
@@ -378,6 +381,30 @@ impl Operands<'_> {
                 Err(Reason::Operands { rule: "only the engine writes the slots at a receive port" })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Threads reach a peer's buffers along lanes of stores, data goes as messages of the lane do,
+    /// and an op crosses one link at most.
+    fn at_peers(&self, destination: Operand, sources: &[Operand]) -> Result<(), Reason> {
+        let sides = sources.iter().map(|source| (*source, Side::Receive));
+        let mut crossings = 0;
+        for (place, side) in sides.chain([(destination, Side::Send)]) {
+            let Operand::Peer { port, buffer, .. } = place else { continue };
+            let end = self.port(port)?;
+            if end.lane.kind != LaneKind::Stores || end.side != side {
+                let rule = "a peer's buffer is read at a receive port and written at a send port \
+                            of a lane of stores";
+                return Err(Reason::WrongPort { port: end, rule });
+            }
+            if buffer == Buffer::Scratch {
+                return Err(Reason::Operands { rule: "scratch memory is the rank's own" });
+            }
+            crossings += 1;
+        }
+        match crossings {
+            0 | 1 => Ok(()),
+            _ => Err(Reason::Operands { rule: "an op reaches one peer at most" }),
         }
     }
 
@@ -416,7 +443,8 @@ impl Operands<'_> {
 
     fn place(&self, place: Operand, range: Range) -> Result<(), Reason> {
         match place {
-            Operand::Buffer { offset, .. } => {
+            // The port is looked at by `at_peers`, which is asked before.
+            Operand::Buffer { offset, .. } | Operand::Peer { offset, .. } => {
                 if offset >= OFFSET_END {
                     return Err(Reason::Operands { rule: "an offset fits 62 bits" });
                 }

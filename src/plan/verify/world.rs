@@ -1,6 +1,8 @@
 //! Memory and lanes of all ranks, and what each op does to them.
 
-use super::super::{Buffer, Lane, Modifiers, Op, Operand, Range, Segment, Side, SlotShape};
+use super::super::{
+    Buffer, Lane, LaneEnd, Modifiers, Op, Operand, Range, Segment, Side, SlotShape,
+};
 use super::agents::{Block, Granted, LaneState, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
@@ -395,6 +397,16 @@ impl World {
             }
             Operand::Granted { .. } => {
                 Err(Reason::Operands { rule: "what a peer has granted is put into, and no more" })
+            }
+            Operand::Peer { port, buffer, offset } => {
+                let port = &block.ports[usize::from(port)];
+                let lane = self.lanes[port.lane].id;
+                let Spot { memory, start } =
+                    self.buffer(LaneEnd { lane, side: port.side }.peer(), buffer);
+                if access == Access::Write {
+                    self.writable(memory)?;
+                }
+                Ok(Spot { memory, start: start + offset + moved })
             }
             Operand::Address(address) => {
                 Ok(Spot { memory: self.addresses(block.rank), start: address + moved })

@@ -286,6 +286,7 @@ impl Job<'_> {
             stores: arguments.stores(),
             store_blocks: if is_one_node || is_even { arguments.store_blocks(nvlink) } else { 0 },
             nvlink,
+            symmetric: is_one_node && arguments.store_blocks(nvlink) > 0,
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };

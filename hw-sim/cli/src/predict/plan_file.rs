@@ -101,6 +101,7 @@ impl PlanArguments {
             stores: by_stores,
             store_blocks: if by_stores { settings.store_blocks } else { 0 },
             nvlink,
+            symmetric: by_stores,
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         }
     }

@@ -207,6 +207,13 @@ impl<'a> Run<'a> {
         [self.inputs[rank] + at + from, self.outputs[rank] + at + to]
     }
 
+    /// All ranks' inputs of one call, and then their outputs.
+    fn addresses(&self, call: u32) -> Vec<u64> {
+        let of =
+            |buffer: usize| (0..self.ranks.len()).map(move |it| self.buffers(it, call)[buffer]);
+        [0, 1].into_iter().flat_map(of).collect()
+    }
+
     fn launch(
         &mut self,
         rank: usize,
@@ -224,12 +231,18 @@ impl<'a> Run<'a> {
                 .map(|call| {
                     let [input, output] = self.buffers(rank, call);
                     let offsets = [input - self.inputs[rank], output - self.outputs[rank], 0, 0];
-                    CallArguments {
+                    let mut arguments = CallArguments {
                         buffers: [input, output, 0, 0],
                         region_offsets: offsets,
                         route_bases: self.bases[rank],
                         ..CallArguments::default()
+                    };
+                    if verified.plan().reaches_peers() {
+                        let table = self.addresses(call);
+                        arguments.address_count = table.len() as u32;
+                        arguments.addresses = self.ranks[rank].table(&table);
                     }
+                    arguments
                 })
                 .collect();
             let params = self.ranks[rank].launch(launch.into(), &plan, &arguments);

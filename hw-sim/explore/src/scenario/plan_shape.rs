@@ -93,6 +93,7 @@ const WAYS: [(Collective, &[Algorithm]); 9] = [
             Algorithm::TwoShot,
             Algorithm::TwoShotNodes,
             Algorithm::InRankOrder,
+            Algorithm::Symmetric,
         ],
     ),
     (
@@ -165,6 +166,7 @@ fn is_direct(algorithm: Algorithm) -> bool {
             | Algorithm::HierarchicalHybrid
             | Algorithm::ChainDirect
             | Algorithm::ExchangeDirect
+            | Algorithm::Symmetric
     )
 }
 
@@ -199,7 +201,7 @@ impl Shape {
             _ => ranks,
         };
         let by_stores = match algorithm {
-            Algorithm::TwoShotNodes => true,
+            Algorithm::TwoShotNodes | Algorithm::Symmetric => true,
             Algorithm::AllPairs | Algorithm::TwoShot | Algorithm::Halving => random.bool(),
             _ => false,
         };
@@ -215,6 +217,7 @@ impl Shape {
             | Algorithm::Halving
             | Algorithm::TwoShot
             | Algorithm::TwoShotNodes
+            | Algorithm::Symmetric
             | Algorithm::InRankOrder => 1,
             _ => random.u32(1..=slots / 2),
         };
@@ -237,7 +240,11 @@ impl Shape {
     fn blocks(&self, wanted: u32) -> u32 {
         let ranks = self.ranks;
         match (self.algorithm, self.collective) {
-            (Algorithm::TwoShot | Algorithm::Halving, _) if self.by_stores => wanted,
+            (Algorithm::TwoShot | Algorithm::Halving | Algorithm::Symmetric, _)
+                if self.by_stores =>
+            {
+                wanted
+            }
             (Algorithm::Exchange, Collective::ReduceScatter)
             | (Algorithm::ExchangeDirect, Collective::AllGather)
             | (Algorithm::Star, Collective::Reduce { .. }) => 1,

@@ -3,7 +3,7 @@
 use super::state::Request;
 use super::{Event, Owner, Signal, World};
 use crate::profile::Block;
-use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, ScriptSegment};
+use crate::program::{AT_PEER, Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, ScriptSegment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
@@ -214,6 +214,14 @@ impl World<'_> {
         let costs = self.setup.profile.block;
         let is_reduce = op.code == OpCode::Reduce;
         let rate = if is_reduce { costs.reduce } else { costs.copy };
+        if op.flags & AT_PEER != 0 {
+            // What is read comes after a round trip, over the lane that leads here.
+            let port = self.port(block, op.port);
+            let trip = if port.sends { Time::ZERO } else { self.latency(port.lane).times(2) };
+            self.spend(block, if port.sends { "store" } else { "load" }, 0, costs.op + trip);
+            let (ports, raises) = (1 << op.port, [0; 3]);
+            return self.begin_store(block, Storing { ports, bytes, limit: rate, raises, left: 0 });
+        }
         if op.flags & INTO_SLOT != 0 {
             let port = self.port(block, op.port);
             if port.sends && self.stores_on(port.lane) {

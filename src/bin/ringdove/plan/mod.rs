@@ -151,6 +151,7 @@ fn limits(wanted: &Wanted, all: u32, settings: &Settings) -> Limits {
         stores: true,
         store_blocks: if wanted.nvlink && is_even { settings.store_blocks } else { 0 },
         nvlink: wanted.nvlink,
+        symmetric: wanted.nvlink && per_node.is_none(),
         ranks_per_node: per_node.filter(|_| is_even).unwrap_or(0),
         reproducible: settings.reproducible,
         ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)

@@ -5,6 +5,7 @@
 //! all is listed in `harmless`; whatever else the verifier lets pass fails the test.
 
 use crate::plan::tests::collectives::{choose, direct_ways, is_possible};
+use crate::plan::tests::symmetric::symmetric;
 use crate::plan::tests::{limits, try_run};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
@@ -80,12 +81,15 @@ fn altered(op: Op) -> Vec<(Change, Op)> {
         let up = edit_place(&|place| match place {
             Operand::Buffer { offset, .. }
             | Operand::Slot { offset, .. }
-            | Operand::Granted { offset, .. } => *offset += 16,
+            | Operand::Granted { offset, .. }
+            | Operand::Peer { offset, .. } => *offset += 16,
             Operand::Address(address) => *address += 16,
         });
         with(Change::Offset, &|it| *it = up);
         let down = edit_place(&|place| match place {
-            Operand::Buffer { offset, .. } | Operand::Granted { offset, .. } => {
+            Operand::Buffer { offset, .. }
+            | Operand::Granted { offset, .. }
+            | Operand::Peer { offset, .. } => {
                 *offset = offset.saturating_sub(16);
             }
             Operand::Address(address) => *address -= 16,
@@ -101,13 +105,13 @@ fn altered(op: Op) -> Vec<(Change, Op)> {
             with(Change::Message, &|it| *it = other);
         }
         let other = edit_place(&|place| {
-            if let Operand::Slot { port, .. } = place {
+            if let Operand::Slot { port, .. } | Operand::Peer { port, .. } = place {
                 *port ^= 1;
             }
         });
         with(Change::OtherPort, &|it| *it = other);
         let other = edit_place(&|place| {
-            if let Operand::Buffer { buffer, .. } = place {
+            if let Operand::Buffer { buffer, .. } | Operand::Peer { buffer, .. } = place {
                 *buffer = if *buffer == Buffer::Input { Buffer::Output } else { Buffer::Input };
             }
         });
@@ -288,6 +292,8 @@ fn harmless(mutant: &Mutant, request: &CollectiveRequest) -> bool {
         (Repeat, Some(Op::Reduce { destination, a, b, .. })) => {
             destination != a && destination != b
         }
+        // A message without data stands nowhere.
+        (Offset, Some(Op::Put { range: Range { length: 0, .. }, .. })) => true,
         // Neighbours that do not touch each other's port or data.
         (SwapWithNext, _) => true,
         // Clipping hides where a piece that is not the last would end.
@@ -369,6 +375,19 @@ fn request(
         reduce_op,
         in_place,
         registered,
+    }
+}
+
+#[test]
+fn one_change_of_a_symmetric_plan_is_refused_or_does_no_harm() {
+    for (in_place, reduce_op) in [(false, ReduceOp::Sum), (true, ReduceOp::Avg)] {
+        let (request, choice) = symmetric(3, 100, in_place, reduce_op);
+        let counts = try_mutants(&request, &build(&choice), 1);
+        println!("in place {in_place}: {counts:?}");
+        for always in [Change::Arrival, Change::Advance, Change::OtherPort] {
+            let (tried, accepted) = counts[&always];
+            assert!(tried > 0 && accepted == 0, "{always:?}: {counts:?}");
+        }
     }
 }
 

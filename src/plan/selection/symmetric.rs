@@ -1,0 +1,26 @@
+//! When an all-reduce goes from all registered inputs into all registered outputs at once.
+//!
+//! Limits say whether threads reach the buffers of all ranks: communicators say so where NVLink
+//! joins all GPUs of the node, and where a setting has messages stored over PCI. Loads over PCI
+//! wait for each answer on a way that is shared; nobody has measured them here.
+
+use super::{ALL_PAIRS_RANKS_MAX, Limits};
+use crate::plan::{Collective, CollectiveRequest};
+
+/// What a block reads of one peer before it goes to the next one: the sum so far should still be in
+/// the cache of a GPU, where 32 blocks have 4 MiB of it, and in that of a processor that plays one.
+pub(super) const SYMMETRIC_SLICE_BYTES_MAX: u64 = 128 << 10;
+/// Up to this, one hop of messages is faster than to lend buffers and to take them back.
+const BYTES_MIN: u64 = 16 << 10;
+
+/// May a request go this way? A scalar multiplies a rank's own input, which others read.
+pub(super) fn goes_symmetric(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
+    limits.symmetric
+        && limits.store_blocks > 0
+        && request.registered
+        && request.collective == Collective::AllReduce
+        && !request.scales()
+        && per_node == request.rank_count
+        && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
+        && request.bytes >= BYTES_MIN
+}
