@@ -137,9 +137,9 @@ settings! {
          all-reduces, all-gathers, reduce-scatters, broadcasts and reduces trees that are \
          packed into the NVLinks between the ranks' GPUs, as far as NVML tells them, and into \
          the rails between up to four nodes, moved by GPU threads; `auto`, for each all-reduce of \
-         2 to 8 ranks, all of one node, the one of all plans that costs least in the cost model; for the \
-         rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the plan \
-         that the model prefers, trees or others; else as `table`; the same on every rank";
+         2 to 8 ranks, all of one node, the one of all plans that costs least in the cost model; \
+         for the rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the \
+         plan that the model prefers, trees or others; else as `table`; the same on every rank";
     profile: String = "RINGDOVE_PROFILE", "",
         |value| value.text(),
         "the constants of the cost model: a built-in profile (`v100`, `a100`, `h100`, `pcie4`, \

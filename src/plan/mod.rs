@@ -86,10 +86,10 @@ pub use lacks::lacks;
 pub use order::{ORDERED_RANKS_MAX, RingOrder};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
+pub(crate) use selection::TREES_PER_LANE;
 pub(crate) use selection::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,
 };
-pub(crate) use selection::TREES_PER_LANE;
 pub use selection::{Algorithm, Choice, Limits, PlanError, candidates, select, select_packed};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};

@@ -12,9 +12,10 @@
 //!   comes over a rail is added last, since an engine writes those slots, and nobody else: into
 //!   what has been added up to then, or into a slot of which the message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
-//!   that come down: one more for each link between it and the root, and two over rails, of which
-//!   an engine has one. So a slice's way to the root and back costs time once, and not for every slice.
-//!   If all ranks were equally far ahead, each would wait in each step for the whole way.
+//!   that come down: one more for each link between it and the root, and two where trees cross
+//!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
+//!   and not for every slice. If all ranks were equally far ahead, each would wait in each step for
+//!   the whole way.
 //!
 //! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In
 //! place everything is right, too: what a rank writes to its output it has sent up, or added,
@@ -101,7 +102,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Memory for the sum of what two children on rails have sent: a slot whose message comes later.
+    /// Memory for the sum of what two children on rails have sent: a slot whose message comes
+    /// later.
     fn scratch(&self, ops: &mut Vec<Op>) -> Operand {
         let is_rail = |(kind, _): &&(LaneKind, SlotSender)| *kind == LaneKind::Rail;
         let later = self.to.iter().find(is_rail).map(|(_, end)| end);

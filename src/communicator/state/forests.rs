@@ -140,8 +140,8 @@ fn ranks_of_node(geometry: &Geometry) -> u32 {
 }
 
 /// Trees of rank `root`, or of all ranks, that carry as much as trees can between the GPUs of
-/// `graph`, whose numbers are those of ranks, with so many lanes between each two. Up to three times
-/// as many trees, where no two ranks have a link in more of them than there are lanes.
+/// `graph`, whose numbers are those of ranks, with so many lanes between each two: up to three
+/// times as many trees, if no two ranks have a link in more of these than there are lanes.
 ///
 /// # Errors
 /// As [`pack_in_shape`]; [`Error::Argument`] where each root would have less than one tree.

@@ -183,7 +183,8 @@ fn parts() -> Vec<Vec<u32>> {
 }
 
 /// On all eight GPUs of the mesh trees beat the ring that follows links by the factor that their
-/// optimum promises, or a tenth less, and on its parts by at least what the table says. If this fails, links rest that the packing has filled.
+/// optimum promises, or a tenth less, and on its parts by at least what the table says. If this
+/// fails, links rest that the packing has filled.
 #[test]
 fn trees_beat_rings_by_the_factor_that_their_optimum_promises() {
     let parts: Vec<_> = parts().iter().map(|gpus| Part::new("dgx1v", gpus)).collect();
@@ -258,10 +259,8 @@ fn hierarchical_plans_are_a_case_of_packing() {
         // MB/s that the links of the profile reach.
         let links = &scene.profile.links;
         let reached = |megabytes: f64, kind| (megabytes * links.of(kind).0) as u64;
-        let [inside, outside] = [
-            reached(300_000.0, LinkKind::NvLink),
-            reached(25_000.0, LinkKind::Network),
-        ];
+        let [inside, outside] =
+            [reached(300_000.0, LinkKind::NvLink), reached(25_000.0, LinkKind::Network)];
         let mut graph = CapacityGraph::new();
         let gpus: Vec<NodeId> = (0..ranks).map(|rank| graph.gpu(format!("gpu{rank}"))).collect();
         for node in gpus.chunks(8) {
