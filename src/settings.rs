@@ -136,10 +136,10 @@ settings! {
         "which plans are taken: `table`, those of the table of selection; `trees`, for \
          all-reduces, all-gathers, reduce-scatters, broadcasts and reduces trees that are \
          packed into the NVLinks between the ranks' GPUs, as far as NVML tells them, and into \
-         the rails between two nodes, moved by GPU threads; `auto`, for each all-reduce of 2 to 8 \
-         ranks, all of one node, the one of all plans that costs least in the cost model; for the \
-         rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the plan \
-         that the model prefers, trees or others; else as `table`; the same on every rank";
+         the rails between up to four nodes, moved by GPU threads; `auto`, for each all-reduce of \
+         2 to 8 ranks, all of one node, the one of all plans that costs least in the cost model; \
+         for the rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the \
+         plan that the model prefers, trees or others; else as `table`; the same on every rank";
     profile: String = "RINGDOVE_PROFILE", "",
         |value| value.text(),
         "the constants of the cost model: a built-in profile (`v100`, `a100`, `h100`, `pcie4`, \
@@ -171,8 +171,9 @@ settings! {
         |value| value.number("1 to 32", |n: &u32| (1..=32).contains(n)),
         "the most blocks of an all-reduce that GPU threads move over NVLink: each takes a part \
          of a multiprocessor, and 65536 bytes of staging memory for each other rank of the node, \
-         with several nodes and up to 64 ranks twice as many for the other nodes; the same on \
-         every rank";
+         with several nodes and up to 64 ranks twice as many for the other nodes (of up to four, \
+         for each of these); plans along packed trees have up to three times as many blocks; the \
+         same on every rank";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \

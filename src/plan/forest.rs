@@ -174,6 +174,17 @@ impl Forest {
         (self.trees.len() as u32 == self.trees_per_root).then(|| self.trees[0].root)
     }
 
+    /// The most trees that have a link between the same two ranks, in the same direction or
+    /// whichever.
+    pub fn uses_max(&self, both_ways: bool) -> u32 {
+        let mut uses = BTreeMap::<_, u32>::new();
+        for (from, to) in self.trees.iter().flat_map(SpanningTree::links) {
+            let link = if both_ways { (from.min(to), from.max(to)) } else { (from, to) };
+            *uses.entry(link).or_default() += 1;
+        }
+        uses.into_values().max().unwrap_or(0)
+    }
+
     /// A tree, and its number among those of its root.
     pub(super) fn tree(&self, number: u32) -> (&SpanningTree, u32) {
         (&self.trees[number as usize], self.places[number as usize])

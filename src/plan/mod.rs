@@ -87,6 +87,7 @@ pub use lacks::lacks;
 pub use order::{ORDERED_RANKS_MAX, RingOrder};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
+pub(crate) use selection::TREES_PER_LANE;
 pub(crate) use selection::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,
 };

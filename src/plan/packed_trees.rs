@@ -9,11 +9,13 @@
 //!   stores what arrives to its own children, and copies it to its output.
 //! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
 //!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
-//!   comes over a rail is added last: an engine writes those slots, and nobody else.
+//!   comes over a rail is added last, since an engine writes those slots, and nobody else: into
+//!   what has been added up to then, or into a slot of which the message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
-//!   that come down: two more for each link between it and the root, which is what one hop up and
-//!   one down take. So a slice's way to the root and back costs time once, and not for every slice.
-//!   If all ranks were equally far ahead, each would wait in each step for the whole way.
+//!   that come down: one more for each link between it and the root, and two where trees cross
+//!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
+//!   and not for every slice. If all ranks were equally far ahead, each would wait in each step for
+//!   the whole way.
 //!
 //! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In
 //! place everything is right, too: what a rank writes to its output it has sent up, or added,
@@ -24,13 +26,18 @@ use super::{
     BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
     RankProgram, Segment, Side, SpanningTree,
 };
+use std::collections::BTreeMap;
 
 /// Slices that a rank is ahead for each link to the root: see above.
-const SLICES_AHEAD: u32 = 2;
+const SLICES_AHEAD: u32 = 1;
+/// The same, where some of the links are rails: an engine takes its time.
+const SLICES_AHEAD_OVER_RAILS: u32 = 2;
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
     let forest = choice.forest.as_ref().expect("packed plans have trees");
+    let both_ways = choice.request.collective.reduces();
+    let mut uses = Uses { both_ways, of: BTreeMap::new() };
     let blocks = (0..choice.blocks).map(|block| {
         let shares = choice.blocks_of_tree();
         let (tree, place) = forest.tree(block / shares);
@@ -38,9 +45,33 @@ pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
             (None, Collective::AllReduce) => block,
             _ => place * shares + block % shares,
         };
-        Node { choice, tree, rank, lanes: block as u16, first }.program()
+        let lanes = uses.of(tree, rank);
+        Node { choice, tree, rank, block, lanes, first }.program()
     });
     RankProgram { blocks: blocks.collect() }
+}
+
+/// How many blocks before this one have a link between a rank and another one. Blocks number the
+/// lanes between two ranks by that, and not by themselves: so there are more blocks than lanes.
+struct Uses {
+    /// A block takes the lanes in both directions of a link. Where data goes down alone, it takes
+    /// one, and links in the other direction do not count.
+    both_ways: bool,
+    of: BTreeMap<(u32, bool), u16>,
+}
+
+impl Uses {
+    /// By neighbour in the tree of the next block: the index of the lanes to and from it.
+    fn of(&mut self, tree: &SpanningTree, rank: u32) -> BTreeMap<u32, u16> {
+        let above = tree.parent(rank).into_iter().map(|parent| (parent, true));
+        let below = tree.children(rank).iter().map(|child| (*child, false));
+        let next = |(other, is_above)| {
+            let used = self.of.entry((other, is_above && !self.both_ways)).or_default();
+            *used += 1;
+            (other, *used - 1)
+        };
+        above.chain(below).map(next).collect()
+    }
 }
 
 /// One rank's place in the tree of one block.
@@ -48,8 +79,10 @@ struct Node<'a> {
     choice: &'a Choice,
     tree: &'a SpanningTree,
     rank: u32,
-    /// The index of the block's lanes.
-    lanes: u16,
+    /// The block's number.
+    block: u32,
+    /// By neighbour: the index of the block's lanes.
+    lanes: BTreeMap<u32, u16>,
     /// Which of the equal parts of a round's data is the block's.
     first: u32,
 }
@@ -63,7 +96,20 @@ struct Ends {
     /// From the children, those of the node first.
     from: Vec<(LaneKind, SlotReceiver)>,
     /// To the children.
-    to: Vec<SlotSender>,
+    to: Vec<(LaneKind, SlotSender)>,
+    /// To a child on a rail that is told nothing: its next slot is memory for a sum.
+    spare: Option<SlotSender>,
+}
+
+impl Ends {
+    /// Memory for the sum of what two children on rails have sent: a slot whose message comes
+    /// later.
+    fn scratch(&self, ops: &mut Vec<Op>) -> Operand {
+        let is_rail = |(kind, _): &&(LaneKind, SlotSender)| *kind == LaneKind::Rail;
+        let later = self.to.iter().find(is_rail).map(|(_, end)| end);
+        let slot = later.or(self.spare.as_ref()).expect("one leads to the child");
+        slot.claim(ops)
+    }
 }
 
 impl Node<'_> {
@@ -106,7 +152,9 @@ impl Node<'_> {
 
     /// How many slices this rank sends up ahead of what comes down.
     fn ahead(&self) -> u32 {
-        (SLICES_AHEAD * self.tree.depth_of(self.rank)).min(self.choice.slices)
+        let over_rails = self.choice.ranks_per_node < self.choice.request.rank_count;
+        let ahead = if over_rails { SLICES_AHEAD_OVER_RAILS } else { SLICES_AHEAD };
+        (ahead * self.tree.depth_of(self.rank)).min(self.choice.slices)
     }
 
     /// Appends a segment of so many rounds, if there is anything to do.
@@ -121,7 +169,8 @@ impl Node<'_> {
         if ops.is_empty() || rounds == 0 {
             return;
         }
-        ends.up.into_iter().chain(ends.to).for_each(|end| end.advance(&mut ops));
+        let to = ends.to.into_iter().map(|(_, end)| end);
+        ends.up.into_iter().chain(to).for_each(|end| end.advance(&mut ops));
         let receivers = ends.from.into_iter().map(|(_, end)| end);
         ends.down.into_iter().chain(receivers).for_each(|end| end.advance(&mut ops));
         // Not every segment uses both directions.
@@ -135,11 +184,21 @@ impl Node<'_> {
         let collective = self.choice.request.collective;
         let goes_up = collective.reduces();
         let goes_down = !goes_up || collective == Collective::AllReduce;
-        let mut sender =
-            |to| SlotSender::new(program.port(self.lane(self.rank, to), Side::Send), slots);
+        let mut sender = |to| {
+            let lane = self.lane(self.rank, to);
+            (lane.kind, SlotSender::new(program.port(lane, Side::Send), slots))
+        };
         let (parent, children) = (self.tree.parent(self.rank), self.tree.children(self.rank));
-        let up = parent.filter(|_| goes_up).map(&mut sender);
-        let to = children.iter().filter(|_| goes_down).map(|child| sender(*child)).collect();
+        let up = parent.filter(|_| goes_up).map(|parent| sender(parent).1);
+        let mut to: Vec<_> =
+            children.iter().filter(|_| goes_down).map(|child| sender(*child)).collect();
+        let only_rails = children.len() > 1 && children.iter().all(|child| self.is_apart(*child));
+        let spare = (only_rails && !goes_down).then(|| sender(children[0]).1);
+        // Blocks take the children in turns, as with what they keep.
+        if !to.is_empty() {
+            let first = self.block as usize / 2 % to.len();
+            to.rotate_left(first);
+        }
         let mut receiver = |from| {
             let lane = self.lane(from, self.rank);
             (lane.kind, SlotReceiver::new(program.port(lane, Side::Receive)))
@@ -148,20 +207,26 @@ impl Node<'_> {
         let mut from: Vec<_> =
             children.iter().filter(|_| goes_up).map(|child| receiver(*child)).collect();
         from.sort_by_key(|(kind, _)| *kind == LaneKind::Rail);
-        Ends { up, down, from, to }
+        Ends { up, down, from, to, spare }
+    }
+
+    /// Does the other rank run on another node than this one?
+    fn is_apart(&self, other: u32) -> bool {
+        let node = |rank| rank / self.choice.ranks_per_node;
+        node(self.rank) != node(other)
     }
 
     fn lane(&self, from: u32, to: u32) -> Lane {
-        let node = |rank| rank / self.choice.ranks_per_node;
-        let kind = if node(from) == node(to) { LaneKind::Stores } else { LaneKind::Rail };
-        Lane { from, to, index: self.lanes, kind }
+        let other = if from == self.rank { to } else { from };
+        let kind = if self.is_apart(other) { LaneKind::Rail } else { LaneKind::Stores };
+        Lane { from, to, index: self.lanes[&other], kind }
     }
 
     /// Does the block copy a slice to the output before it stores it to the children? If all blocks
     /// of a rank did the same, all would store at one time and none at another, and links would
     /// rest then.
     fn keeps_first(&self) -> bool {
-        self.lanes % 2 == 1
+        self.block % 2 == 1
     }
 
     /// A slice of the block's data; those behind the last one are the next round's.
@@ -194,9 +259,14 @@ impl Node<'_> {
             ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
             return;
         };
-        for (number, (_, child)) in ends.from.iter().enumerate() {
+        for (number, (kind, child)) in ends.from.iter().enumerate() {
             let a = child.wait(ops);
-            let destination = if number == last { target(ops) } else { a };
+            let destination = match (number == last, kind) {
+                (true, _) => target(ops),
+                (false, LaneKind::Rail) if number > 0 => sum,
+                (false, LaneKind::Rail) => ends.scratch(ops),
+                (false, _) => a,
+            };
             let finish = number == last && ends.up.is_none();
             let modifiers = Modifiers { scale: number == 0, finish };
             ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
@@ -223,7 +293,7 @@ impl Node<'_> {
         let keep = (!is_there).then(|| copy(output, data, range, Modifiers::NONE));
         let is_first = self.keeps_first();
         ops.extend(keep.filter(|_| is_first));
-        ends.to.iter_mut().for_each(|child| child.send(ops, data, range, Modifiers::NONE));
+        ends.to.iter_mut().for_each(|(_, child)| child.send(ops, data, range, Modifiers::NONE));
         ops.extend(keep.filter(|_| !is_first));
         ends.down.iter_mut().for_each(|parent| parent.release(ops));
     }

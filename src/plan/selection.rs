@@ -78,6 +78,7 @@ pub(super) use error::require;
 pub use limits::Limits;
 pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
 use low_latency::goes_all_pairs;
+pub(crate) use packed::TREES_PER_LANE;
 pub use packed::select_packed;
 use stores::goes_by_stores;
 use stores_on_nodes::goes_by_stores_on_nodes;

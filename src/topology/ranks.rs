@@ -93,31 +93,40 @@ pub fn order_of_nodes(gpus: &[RankGpu], per_node: u32, over_nvlink: bool) -> Opt
     })
 }
 
+/// The most nodes of packed trees: each rank has slots for each other node.
+pub const TREE_NODES_MAX: u32 = 4;
+
 /// Capacities in MB/s between the GPUs of ranks, which are so many on each node, one node after the
-/// other: NVLinks and NVSwitches, and between two nodes the rails (the GPUs in the same place of
-/// both). Node `r` of the graph is the GPU of rank `r`.
+/// other: NVLinks and NVSwitches, and between nodes the rails (the GPUs in the same place of all).
+/// Node `r` of the graph is the GPU of rank `r`.
 ///
 /// # Errors
-/// [`Error::Argument`] for two ranks on one GPU, for more than two nodes, and for capacities that
-/// no machine has.
+/// [`Error::Argument`] for two ranks on one GPU, for more than [`TREE_NODES_MAX`] nodes, and for
+/// capacities that no machine has.
 pub fn capacities(gpus: &[RankGpu], per_node: u32) -> Result<CapacityGraph> {
     let per_node = per_node as usize;
     let nodes = gpus.len().checked_div(per_node).unwrap_or(0);
-    if !(1..=2).contains(&nodes) || nodes * per_node != gpus.len() {
+    if !(1..=TREE_NODES_MAX as usize).contains(&nodes) || nodes * per_node != gpus.len() {
         let seen = format!("{} with {per_node} on each node", gpus.len());
-        return Err(Error::argument("ranks of packed trees", "one node, or two equal ones", seen));
+        let expected = format!("one to {TREE_NODES_MAX} equal nodes");
+        return Err(Error::argument("ranks of packed trees", expected, seen));
     }
     let mut graph = CapacityGraph::new();
     let ids: Vec<NodeId> = (0..gpus.len()).map(|rank| graph.gpu(format!("rank {rank}"))).collect();
     for (node, (gpus, ids)) in gpus.chunks(per_node).zip(ids.chunks(per_node)).enumerate() {
         add_node(&mut graph, node, gpus, ids)?;
     }
-    if nodes == 2 {
-        let (ones, others) = gpus.split_at(per_node);
-        for (place, (one, other)) in ones.iter().zip(others).enumerate() {
-            let megabytes = one.adapter_megabytes.min(other.adapter_megabytes);
-            if megabytes > 0 {
-                graph.link(ids[place], ids[per_node + place], megabytes)?;
+    for place in (0..per_node).filter(|_| nodes > 1) {
+        let on_rail = || gpus.iter().zip(&ids).skip(place).step_by(per_node);
+        let megabytes = on_rail().map(|(gpu, _)| gpu.adapter_megabytes);
+        match (nodes, megabytes.clone().min().unwrap_or(0)) {
+            (_, 0) => {}
+            (2, narrowest) => graph.link(ids[place], ids[per_node + place], narrowest)?,
+            _ => {
+                let switch = graph.switch(format!("rail {place}"));
+                for ((_, id), megabytes) in on_rail().zip(megabytes) {
+                    graph.link(*id, switch, megabytes)?;
+                }
             }
         }
     }
@@ -193,7 +202,7 @@ mod tests {
 
     /// If this fails, trees are packed into links that are not there, or not into all that are.
     #[test]
-    fn links_of_ranks_are_a_graph_on_one_node_and_on_two() {
+    fn links_of_ranks_are_a_graph_on_one_node_and_on_more() {
         let two =
             || vec![gpu(1, &[(2, 2, CLASS_GPU), (7, 1, CLASS_GPU)]), gpu(2, &[(1, 2, CLASS_GPU)])];
         let graph = capacities(&two(), 2).unwrap();
@@ -203,6 +212,10 @@ mod tests {
         let graph = capacities(&both, 2).unwrap();
         assert_eq!(graph.capacity(NodeId(3), NodeId(1)), 12_500);
         assert_eq!(graph.capacity(NodeId(0), NodeId(3)), 0, "no rail");
+        let graph = capacities(&[two(), two(), two()].concat(), 2).unwrap();
+        assert_eq!(graph.len(), 8, "each of two rails has a switch");
+        assert_eq!(graph.capacity(NodeId(4), NodeId(6)), 12_500);
+        assert_eq!(graph.capacity(NodeId(4), NodeId(7)), 0, "another rail");
         let switched = |bus| gpu(bus, &[(0x80, 6, CLASS_NVSWITCH), (0x81, 6, CLASS_NVSWITCH)]);
         let graph = capacities(&[switched(1), switched(2)], 2).unwrap();
         assert_eq!(graph.len(), 3);
@@ -238,8 +251,10 @@ mod tests {
             assert!(error.contains(part), "{error}");
         };
         refused(&[gpu(1, &[]), gpu(1, &[])], 2, "each once");
-        refused(&[gpu(1, &[]), gpu(2, &[]), gpu(3, &[])], 1, "one node, or two equal ones");
-        refused(&[gpu(1, &[]), gpu(2, &[])], 0, "one node, or two equal ones");
+        let five: Vec<_> = (1..=5).map(|bus| gpu(bus, &[])).collect();
+        refused(&five, 1, "one to 4 equal nodes");
+        refused(&five[..3], 2, "one to 4 equal nodes");
+        refused(&[gpu(1, &[]), gpu(2, &[])], 0, "one to 4 equal nodes");
         let wide = RankGpu { nvlink_megabytes: u64::MAX, ..gpu(1, &[(2, 2, CLASS_GPU)]) };
         refused(&[wide, gpu(2, &[])], 2, "capacity of rank 0 to rank 1");
         refused(&[gpu(1, &[(2, 0, CLASS_GPU)]), gpu(2, &[])], 2, "capacity of rank 0");

@@ -5,7 +5,7 @@ use super::geometry::{Geometry, Nodes};
 use super::sync::lock;
 use crate::cost::{Model, Profile, has_mesh};
 use crate::error::{Error, Result};
-use crate::plan::Forest;
+use crate::plan::{Forest, TREES_PER_LANE};
 use crate::settings::Algorithms;
 use crate::topology::graph::{CapacityGraph, NodeId};
 use crate::topology::packing::{Roots, Shape, pack, pack_in_shape};
@@ -139,12 +139,20 @@ fn ranks_of_node(geometry: &Geometry) -> u32 {
     }
 }
 
-/// Trees of rank `root`, or of all ranks, that carry as much as so many trees can between the GPUs
-/// of `graph`, whose numbers are those of ranks.
+/// Trees of rank `root`, or of all ranks, that carry as much as trees can between the GPUs of
+/// `graph`, whose numbers are those of ranks, with so many lanes between each two: up to three
+/// times as many trees, if no two ranks have a link in more of these than there are lanes.
 ///
 /// # Errors
 /// As [`pack_in_shape`]; [`Error::Argument`] where each root would have less than one tree.
-pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> Result<Forest> {
+pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, lanes: u32) -> Result<Forest> {
+    let many = pack_trees(graph, root, lanes.saturating_mul(TREES_PER_LANE))?;
+    // Of a tree, no two ranks have two links.
+    if many.uses_max(true) <= lanes { Ok(many) } else { pack_trees(graph, root, lanes) }
+}
+
+/// The same, of up to so many trees.
+fn pack_trees(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> Result<Forest> {
     let rank_count = graph.gpus().count() as u32;
     let (roots, count) = match root {
         Some(root) if root < rank_count => (Roots::one(graph, NodeId(root)), 1),

@@ -8,8 +8,10 @@ use crate::plan::{
     RingOrder, Side, SlotShape,
 };
 use crate::settings::{Algorithms, Settings, Stores};
+use crate::topology::ranks::TREE_NODES_MAX;
 use ringdove_kernels::descriptor::ROUTE_MAX;
 use ringdove_kernels::port::GRANT_BYTES;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What must be equal on all ranks for their layouts to match.
@@ -137,8 +139,10 @@ impl Geometry {
         // Every rank has as many neighbours as the first one.
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
-        let bytes =
-            |neighbours| geometry.lanes(Side::Send, Between { neighbours, apart: false }).staging;
+        let bytes = |neighbours| {
+            let between = Between { neighbours, apart: false, rail: false };
+            geometry.lanes(Side::Send, between).staging
+        };
         let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
         let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let least = slots * u64::from(Self::PAIR_SLOT_BYTES_MIN);
@@ -303,7 +307,19 @@ impl Geometry {
     /// How two ranks are placed.
     pub(super) fn between(&self, from: u32, to: u32) -> Between {
         let neighbours = self.successors(from).any(|next| next == to);
-        Between { neighbours, apart: self.are_apart(from, to) }
+        let apart = self.are_apart(from, to);
+        let rail = apart && (neighbours || self.rails(from).any(|other| other == to));
+        Between { neighbours, apart, rail }
+    }
+
+    /// The ranks in the same place of other nodes, where packed trees span so many nodes: between
+    /// each two of them there are lanes of the rail, and not between neighbours alone.
+    pub(super) fn rails(&self, rank: u32) -> impl Iterator<Item = u32> {
+        let per_node = self.ranks_per_node();
+        let nodes = self.rank_count.checked_div(per_node).unwrap_or(0);
+        let place = rank.checked_rem(per_node).unwrap_or(0);
+        let nodes = if nodes <= TREE_NODES_MAX { 0..nodes } else { 0..0 };
+        nodes.map(move |node| node * per_node + place).filter(move |other| *other != rank)
     }
 
     /// Do the two run on different nodes, as far as layouts distinguish nodes?
@@ -374,8 +390,8 @@ impl Geometry {
         let lane = match (between, side) {
             (Between { apart: false, .. }, Side::Send) => Sizes { staging: 0, ..one },
             (Between { apart: false, .. }, Side::Receive) => one,
-            (Between { neighbours: true, .. }, _) => one,
-            (Between { neighbours: false, .. }, _) => Sizes::default(),
+            (Between { rail: true, .. }, _) => one,
+            (Between { rail: false, .. }, _) => Sizes::default(),
         };
         lane.times(count)
     }
@@ -383,11 +399,11 @@ impl Geometry {
     /// Bytes of the slots of one such block, of all its lanes.
     fn store_block_bytes(&self) -> u64 {
         let of = |from, to, side| self.block_lanes(side, self.between(from, to), 1).staging;
-        let after = self.successors(0).filter(|&peer| self.are_apart(0, peer));
-        let before = self.predecessors(0).filter(|&peer| self.are_apart(0, peer));
-        let on_node = self.node_of(0).filter(|&peer| peer != 0);
-        let to = after.map(|peer| of(0, peer, Side::Send));
-        to.chain(before.chain(on_node).map(|peer| of(peer, 0, Side::Receive))).sum()
+        let both = |peer| of(0, peer, Side::Send) + of(peer, 0, Side::Receive);
+        let beside = self.node_of(0).filter(|peer| *peer != 0);
+        let near = self.successors(0).chain(self.predecessors(0)).chain(self.rails(0));
+        let apart: BTreeSet<u32> = near.filter(|&peer| self.are_apart(0, peer)).collect();
+        beside.chain(apart).map(both).sum()
     }
 
     /// What one end of so many user lanes takes.
@@ -427,6 +443,8 @@ pub(super) struct Between {
     pub neighbours: bool,
     /// They run on different nodes, as far as layouts distinguish nodes.
     pub apart: bool,
+    /// There are lanes of a rail from one to the other.
+    pub rail: bool,
 }
 
 /// What ports take.

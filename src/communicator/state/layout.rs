@@ -8,8 +8,8 @@
 //! A rank's ports stand in the order of their peers: those of its node, then all others, each part
 //! by rank. For each peer, lanes to it come before lanes from it. Only the lanes between neighbours
 //! of a ring are more, or larger, than those of other pairs, and a rank has at most four of these
-//! ([`Geometry::successors`]); so what stands before a port is a multiplication and four
-//! comparisons.
+//! ([`Geometry::successors`]), and on few nodes those along a rail ([`Geometry::rails`]); so what
+//! stands before a port is a multiplication and few comparisons.
 
 use super::geometry::{Between, Geometry, Sizes, bytes, granted};
 use crate::id::Rank;
@@ -100,16 +100,21 @@ impl Layout {
         let (geometry, own) = (&self.geometry, self.rank.0);
         let apart = geometry.are_apart(own, peers.start);
         let count = peers.len() as u32 - u32::from(peers.contains(&own));
-        let among = |ranks: &mut dyn Iterator<Item = u32>| {
-            ranks.filter(|rank| peers.contains(rank)).count() as u32
+        let near = |ring: &mut dyn Iterator<Item = u32>| {
+            let near: Vec<u32> = ring.filter(|rank| peers.contains(rank)).collect();
+            let is_far = |rank: &u32| peers.contains(rank) && !near.contains(rank);
+            (near.len() as u32, geometry.rails(own).filter(is_far).count() as u32)
         };
-        let after = among(&mut geometry.successors(own));
-        let before = among(&mut geometry.predecessors(own));
+        let after = near(&mut geometry.successors(own));
+        let before = near(&mut geometry.predecessors(own));
         [(Side::Send, after), (Side::Receive, before)]
             .into_iter()
-            .map(|(side, neighbours)| {
-                let lanes = |neighbours| geometry.lanes(side, Between { neighbours, apart });
-                lanes(true).times(neighbours).and(lanes(false).times(count - neighbours))
+            .map(|(side, (near, on_rail))| {
+                let lanes = |neighbours, rail| {
+                    geometry.lanes(side, Between { neighbours, apart, rail: apart && rail })
+                };
+                let others = lanes(false, false).times(count - near - on_rail);
+                lanes(true, true).times(near).and(lanes(false, true).times(on_rail)).and(others)
             })
             .fold(Sizes::default(), Sizes::and)
     }
@@ -286,7 +291,7 @@ impl Layout {
             }
             LaneKind::Stores | LaneKind::Rail if index < geometry.store_blocks => {
                 let is_rail = lane.kind == LaneKind::Rail;
-                if is_rail != between.apart || is_rail && !between.neighbours {
+                if is_rail != between.apart || is_rail && !between.rail {
                     return None;
                 }
                 let behind = geometry.block_lanes(side, between, geometry.store_blocks - index);

@@ -82,6 +82,11 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
                 Some(LaneKind::Stores)
             }
             Nodes::Even { ranks: each } if each > 1 && next => Some(LaneKind::Rail),
+            Nodes::Even { ranks: each }
+                if each > 1 && ranks / each <= 4 && from % each == to % each =>
+            {
+                Some(LaneKind::Rail)
+            }
             _ => None,
         };
         lanes.extend(stored.into_iter().flat_map(|kind| (0..blocks).map(move |i| lane(i, kind))));

@@ -1,14 +1,19 @@
 //! Plans along packed trees: which there are, in how many blocks and messages.
 //!
-//! A block has one tree. Where there are fewer trees than lanes of stores between two ranks, and
-//! enough data, several blocks share a tree, each with a part of its data: a link carries what the
-//! blocks that use it store, and one block does not fill it.
+//! A block has one tree, and takes lanes of stores between the ranks alone that a link of it joins:
+//! so there are more blocks than lanes between two ranks. Where there are fewer trees, and enough
+//! data, several blocks share a tree, each with a part of its data: a link carries what the blocks
+//! that use it store, and one block does not fill it.
 
 use super::stores::STORE_SLOTS;
 use super::{Algorithm, Choice, Limits, PlanError, choice, finish, require, row};
 use crate::plan::{Collective, CollectiveRequest, Forest};
 use std::sync::Arc;
 
+/// So many blocks, and trees, for each lane of stores between two ranks, at most: 96 blocks by
+/// default, the 48 trees of the optimum of eight V100s in two blocks each. A V100 runs 320 such
+/// blocks at a time, if the executor has 64 registers for each of 256 threads.
+pub(crate) const TREES_PER_LANE: u32 = 3;
 /// A tree's data is not spread over more blocks below this for each.
 const BYTES_PER_BLOCK: u64 = 32 << 10;
 /// Messages of a round, where there is so much data: while one goes up a tree, those before it
@@ -62,15 +67,17 @@ pub fn select_packed(
     let root = forest.root().map_or(u64::MAX, u64::from);
     require(fits, "root of the trees", "that of the collective, or all ranks", root)?;
     let trees = forest.trees().len() as u32;
-    let lanes = limits.store_blocks;
-    require(trees <= lanes, "trees", "at most the lanes of stores of two ranks", trees.into())?;
+    let (lanes, uses) = (limits.store_blocks, forest.uses_max(request.collective.reduces()));
+    let expected = "at most the lanes of stores of two ranks";
+    require(uses <= lanes, "trees with a link between two ranks", expected, uses.into())?;
     let per_node = if limits.ranks_per_node == 0 { ranks } else { limits.ranks_per_node };
 
     let mut choice = choice(request, limits, per_node, Algorithm::Packed, row(request.bytes));
     choice.forest = Some(forest.clone());
     (choice.stores, choice.slots, choice.blocks) = (true, STORE_SLOTS, trees);
     let of_tree = request.bytes / u64::from(choice.parts_of_data());
-    let shares = (of_tree / BYTES_PER_BLOCK).clamp(1, u64::from(lanes / trees));
+    let most = (TREES_PER_LANE * lanes / trees).min(lanes / uses).max(1);
+    let shares = (of_tree / BYTES_PER_BLOCK).clamp(1, most.into());
     choice.blocks = trees * shares as u32;
     let of_block = request.bytes / u64::from(choice.parts_of_data());
     choice.slices = (of_block / SLICE_BYTES_MIN).clamp(1, SLICES_MAX) as u32;

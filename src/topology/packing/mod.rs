@@ -9,6 +9,7 @@
 //! an all-reduce. Trees of one root are a broadcast, or reversed a reduce. All numbers are exact.
 
 mod flow;
+mod narrow;
 mod optimum;
 mod splitting;
 #[cfg(test)]

@@ -196,6 +196,35 @@ fn narrow_trees_are_as_fast_and_have_few_children() {
     }
 }
 
+/// Two nodes behind switches and rails leave no room, and are packed with stars at first: a GPU
+/// would store to seven others in turn, and its links rest meanwhile.
+#[test]
+fn trees_over_two_nodes_are_narrow() {
+    let mut graph = CapacityGraph::new();
+    let gpus: Vec<_> = (0..16).map(|gpu| graph.gpu(format!("gpu{gpu}"))).collect();
+    for node in gpus.chunks(8) {
+        let switch = graph.switch("nvswitch");
+        node.iter().for_each(|gpu| graph.link(*gpu, switch, 300).unwrap());
+    }
+    (0..8).for_each(|place| graph.link(gpus[place], gpus[8 + place], 25).unwrap());
+    let roots = Roots::all(&graph);
+    let widths = |packing: &Packing| {
+        let width = |tree: &Tree| {
+            let children = |gpu| tree.links.iter().filter(|link| link.from == gpu).count();
+            gpus.iter().map(|gpu| children(*gpu)).max().unwrap()
+        };
+        packing.trees.iter().map(width).max().unwrap()
+    };
+    let [narrow, shallow] = [Shape::Narrow, Shape::Shallow].map(|shape| {
+        let packing = pack_in_shape(&graph, &roots, Some(1), shape).unwrap();
+        packing.check(&graph, &roots).unwrap();
+        packing
+    });
+    assert_eq!(narrow.rate(), shallow.rate());
+    println!("children: {} instead of {}", widths(&narrow), widths(&shallow));
+    assert!(widths(&narrow) <= 2 && widths(&shallow) > 2);
+}
+
 #[test]
 fn large_machines_take_seconds() {
     let graph = boxes(128, 450, 50);

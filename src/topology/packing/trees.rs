@@ -47,10 +47,13 @@ pub(super) fn pack(
         Shape::Narrow if gpus.len() <= NARROW_GPUS_MAX => narrow().or_else(shallow),
         Shape::Narrow | Shape::Shallow => shallow(),
     };
-    let drafts = match drafts {
+    let mut drafts = match drafts {
         Some(drafts) => drafts,
-        None => Exact::new(graph, roots, trees, &gpus, rooms).pack()?,
+        None => Exact::new(graph, roots, trees, &gpus, rooms.clone()).pack()?,
     };
+    if shape == Shape::Narrow {
+        super::narrow::narrow(&mut drafts, &gpus, &rooms);
+    }
     Ok(merged(drafts).into_iter().map(|draft| draft.with_ways(&mut links)).collect())
 }
 
@@ -68,7 +71,7 @@ fn widths(drafts: &[Draft]) -> (usize, usize) {
 }
 
 /// A number that depends on all of these and on nothing else: all ranks make the same trees.
-fn mixed(parts: [u64; 4]) -> u64 {
+pub(super) fn mixed(parts: [u64; 4]) -> u64 {
     // The finalizer of SplitMix64.
     parts.into_iter().fold(0, |so_far, part| {
         let mut x = (so_far ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -80,10 +83,10 @@ fn mixed(parts: [u64; 4]) -> u64 {
 
 /// A tree whose links have no ways yet.
 #[derive(Clone, Debug)]
-struct Draft {
-    root: NodeId,
-    copies: u64,
-    links: Vec<(NodeId, NodeId)>,
+pub(super) struct Draft {
+    pub root: NodeId,
+    pub copies: u64,
+    pub links: Vec<(NodeId, NodeId)>,
 }
 
 impl Draft {

@@ -143,17 +143,25 @@ impl Part {
 }
 
 const BYTES: u64 = 128 << 20;
-/// Blocks of the plans: as many as links take, more than communicators have (32).
-const BLOCKS: u32 = 96;
+/// Lanes of stores between two ranks, as communicators have them by default.
+const LANES: u32 = 32;
 /// Of the promised factor: a tenth less.
 const WITHIN: f64 = 0.9;
-/// The least that any part reaches, and how many reach it within a tenth.
+/// The least that any part reaches, and how many of them are within a tenth. What falls short is in
+/// `src/plan/README.md`.
 const BARS: [(Collective, f64, f64); 5] = [
-    (Collective::AllGather, 0.9, 1.0),
-    (Collective::ReduceScatter, 0.9, 1.0),
-    (Collective::AllReduce, 0.5, 0.8),
-    (Collective::Broadcast { root: 1 }, 0.5, 0.5),
-    (Collective::Reduce { root: 1 }, 0.9, 1.0),
+    (Collective::AllGather, 0.88, 0.99),
+    (Collective::ReduceScatter, 0.78, 0.98),
+    (Collective::AllReduce, 0.77, 0.93),
+    (Collective::Broadcast { root: 1 }, 0.84, 0.92),
+    (Collective::Reduce { root: 1 }, 0.85, 0.94),
+];
+/// Nodes of eight A100s, and the least that is reached of the factor over the ring.
+const NODES: [(u32, Collective, f64); 4] = [
+    (2, Collective::AllReduce, 0.82),
+    (2, Collective::AllGather, 0.79),
+    (3, Collective::AllReduce, 0.74),
+    (4, Collective::AllGather, 0.69),
 ];
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllGather,
@@ -181,9 +189,9 @@ fn parts() -> Vec<Vec<u32>> {
     std::iter::once((0..8).collect()).chain(connected.into_iter().step_by(every)).collect()
 }
 
-/// On all eight GPUs of the mesh and on its parts, trees in so many blocks beat the ring that
-/// follows links by at least so much of the factor that their optimum promises: a tenth less, or
-/// what is said in `src/plan/README.md`. If this fails, links rest that the packing has filled.
+/// On all eight GPUs of the mesh trees beat the ring that follows links by the factor that their
+/// optimum promises, or a tenth less, and on its parts by at least what the table says. If this
+/// fails, links rest that the packing has filled.
 #[test]
 fn trees_beat_rings_by_the_factor_that_their_optimum_promises() {
     let parts: Vec<_> = parts().iter().map(|gpus| Part::new("dgx1v", gpus)).collect();
@@ -191,35 +199,35 @@ fn trees_beat_rings_by_the_factor_that_their_optimum_promises() {
     for (collective, bar, within_min) in BARS {
         let mut all: Vec<_> = parts
             .iter()
-            .map(|part| (part.reached(collective, BLOCKS, true), part.numbers.clone()))
+            .map(|part| (part.reached(collective, LANES, true), part.numbers.clone()))
             .collect();
         let whole = all[0].0;
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let within = all.iter().filter(|it| it.0 >= WITHIN).count();
         let name = collective.name();
         println!(
-            "{name}, {BLOCKS} blocks: {within} of {} within 10 %; all GPUs {whole:.2}, \
+            "{name}, {LANES} lanes: {within} of {} within 10 %; all GPUs {whole:.2}, \
              median {:.2}, least {:.2} on {:?}",
             all.len(),
             all[all.len() / 2].0,
             all[0].0,
             all[0].1
         );
-        if all[0].0 < bar || (within as f64) < within_min * all.len() as f64 {
-            missed.push(format!("{name}: {:?}, {within} of {}", all[0], all.len()));
+        if whole < WITHIN || all[0].0 < bar || (within as f64) < within_min * all.len() as f64 {
+            missed.push(format!("{name}: {whole:.2}; {:?}, {within} of {}", all[0], all.len()));
         }
     }
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// The same on all eight GPUs by blocks, beside the ring of numbers, too.
+/// The same on all eight GPUs by lanes, beside the ring of numbers, too.
 #[test]
-fn more_blocks_fill_more_of_the_links() {
+fn more_lanes_fill_more_of_the_links() {
     let part = Part::new("dgx1v", &[0, 1, 2, 3, 4, 5, 6, 7]);
     for collective in COLLECTIVES {
-        let [few, many] = [32, BLOCKS].map(|blocks| {
+        let [few, many] = [8, LANES].map(|blocks| {
             let by = [false, true].map(|by_links| part.reached(collective, blocks, by_links));
-            println!("{}: {blocks} blocks reach {by:.2?} (by number, by links)", collective.name());
+            println!("{}: {blocks} lanes reach {by:.2?} (by number, by links)", collective.name());
             by[1]
         });
         assert!(many > few, "{}: {few} and {many}", collective.name());
@@ -232,67 +240,87 @@ fn trees_keep_what_rings_promise_behind_switches() {
     for machine in ["dgx-a100", "dgx-h100"] {
         let part = Part::new(machine, &[0, 1, 2, 3, 4, 5, 6, 7]);
         for collective in COLLECTIVES {
-            let reached = [32, BLOCKS].map(|blocks| part.reached(collective, blocks, true));
-            println!("{machine}, {}: 32 and {BLOCKS} blocks {reached:.2?}", collective.name());
-            assert!(reached[0] >= WITHIN, "{machine}, {}: {reached:?}", collective.name());
+            let reached = part.reached(collective, LANES, true);
+            println!("{machine}, {}: {reached:.2}", collective.name());
+            assert!(reached >= WITHIN, "{machine}, {}: {reached:?}", collective.name());
         }
     }
 }
 
-/// Nodes of eight A100s with rails: trees are packed over all of them, as one machine, and played
-/// beside the library's hierarchical plan and beside a ring through all GPUs. Every link is within
-/// a node or along a rail.
+/// Nodes of eight A100s with rails, MB/s.
+fn nodes_with_rails(nodes: u32, inside: u64, outside: u64) -> CapacityGraph {
+    let mut graph = CapacityGraph::new();
+    let gpus: Vec<NodeId> = (0..8 * nodes).map(|rank| graph.gpu(format!("gpu{rank}"))).collect();
+    for node in gpus.chunks(8) {
+        let switch = graph.switch("nvswitch");
+        node.iter().for_each(|gpu| graph.link(*gpu, switch, inside).expect("a link"));
+    }
+    for rail in 0..8 {
+        let switch = graph.switch("rail");
+        let of_rail = gpus.iter().skip(rail).step_by(8);
+        of_rail.for_each(|gpu| graph.link(*gpu, switch, outside).expect("a link"));
+    }
+    graph
+}
+
+/// Trees are packed over several nodes, as one machine, and played beside the library's
+/// hierarchical plan and beside a ring through all GPUs. Every link is within a node or along a
+/// rail.
 #[test]
 fn hierarchical_plans_are_a_case_of_packing() {
-    // Over more than two nodes trees carry nothing that is reduced: src/plan/README.md.
-    for (nodes, collective) in [(2, Collective::AllReduce), (4, Collective::AllGather)] {
+    for (nodes, collective, bar) in NODES {
         let line = format!("all-reduce -m dgx-a100 --nodes {nodes}");
         let Operation::AllReduce(arguments) = parse(&line).operation else {
             panic!("an all-reduce")
         };
         let scene = Scene::new(&arguments.common).expect("built in");
-        let mut graph = CapacityGraph::new();
         let ranks = 8 * nodes;
-        let gpus: Vec<NodeId> = (0..ranks).map(|rank| graph.gpu(format!("gpu{rank}"))).collect();
-        for node in gpus.chunks(8) {
-            let switch = graph.switch("nvswitch");
-            node.iter().for_each(|gpu| graph.link(*gpu, switch, 300_000).expect("a link"));
-        }
-        for rail in 0..8 {
-            let switch = graph.switch("rail");
-            let of_rail = gpus.iter().skip(rail).step_by(8);
-            of_rail.for_each(|gpu| graph.link(*gpu, switch, 25_000).expect("a link"));
-        }
-        let forest = Arc::new(pack_forest(&graph, None, 32).expect("trees"));
+        // Communicators pack by data sheets; what is promised is by what the profile's links reach.
+        let of_sheets = nodes_with_rails(nodes, 300_000, 25_000);
+        let links = &scene.profile.links;
+        let reached = |megabytes: f64, kind| (megabytes * links.of(kind).0).round() as u64;
+        let [inside, outside] =
+            [reached(300_000.0, LinkKind::NvLink), reached(25_000.0, LinkKind::Network)];
+        let graph = nodes_with_rails(nodes, inside, outside);
+        let forest = Arc::new(pack_forest(&of_sheets, None, LANES).expect("trees"));
         let links = || forest.trees().iter().flat_map(|tree| tree.links());
         assert!(links().all(|(a, b)| a / 8 == b / 8 || a % 8 == b % 8), "a link beside the rails");
-        let per_node = |ranks_per_node, blocks| Limits {
+        let per_node = |ranks_per_node| Limits {
             stores: true,
-            store_blocks: blocks,
+            store_blocks: LANES,
             nvlink: true,
             ranks_per_node,
             ..Limits::new(4, 1 << 20, 4)
         };
-        let parts = if nodes > 2 { u64::from(ranks) } else { 1 };
+        // An all-reduce goes around the ring twice, and up the trees and down.
+        let (parts, laps) = match collective {
+            Collective::AllReduce => (1, 2.0),
+            _ => (u64::from(ranks), 1.0),
+        };
         let request = request(collective, ranks, BYTES / parts);
-        let packed = |blocks| Draft::packed(&request, &per_node(8, blocks), &forest);
-        let own = Draft::new(Pattern::Selected, &request, &per_node(8, 32));
+        let packed = Draft::packed(&request, &per_node(8), &forest);
+        let own = Draft::new(Pattern::Selected, &request, &per_node(8));
         let ring = Draft::new(Pattern::Selected, &request, &Limits::new(4, 1 << 20, 4));
-        let rates = [packed(32), packed(BLOCKS), own, ring].map(|draft| {
+        let rates = [packed, own, ring].map(|draft| {
             let draft = draft.expect("a plan");
             let programs = Drafted { draft: &draft, stores: true, per_node: 8 };
             let end = simulate(scene.setup(&arguments.common), &programs).expect("it ends").end;
             BYTES as f64 / end.seconds() / 1e9
         });
+        let optimum = pack(&graph, &Roots::all(&graph), None).expect("connected").optimum;
+        let optimum = *optimum.numer() as f64 / *optimum.denom() as f64 / 1e3 / laps;
+        // The optimum of the ring is what one adapter carries.
+        let ring = outside as f64 / 1e3 * f64::from(ranks) / f64::from(ranks - 1) / laps;
+        let reached = rates[0] / rates[2] / (optimum / ring);
         println!(
-            "{nodes} nodes, {}, {} trees: in 32 and {BLOCKS} blocks, the library's plan, a ring: \
-             {rates:.1?} GB/s",
+            "{nodes} nodes, {}, {} trees: {:.1} GB/s of {optimum:.1}, the library's plan {:.1}, a \
+             ring {:.1} of {ring:.1}; reached {reached:.2} of the factor",
             collective.name(),
-            forest.trees().len()
+            forest.trees().len(),
+            rates[0],
+            rates[1],
+            rates[2]
         );
-        // The optimum of the ring is what one adapter carries; an all-reduce goes around twice.
-        let laps = if nodes > 2 { 1.0 } else { 2.0 };
-        let ring = 25.0 * 0.96 * f64::from(ranks) / f64::from(ranks - 1) / laps;
-        assert!(rates[3] <= ring && rates[1] > 2.0 * rates[3], "{rates:?}");
+        assert!(rates[2] <= ring && reached >= bar, "{nodes} nodes: {reached}");
     }
 }
