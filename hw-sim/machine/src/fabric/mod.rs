@@ -5,6 +5,7 @@ pub(crate) mod copy;
 mod directory;
 mod error;
 mod folder;
+pub(crate) mod holders;
 mod ring;
 mod segment;
 mod thread;
