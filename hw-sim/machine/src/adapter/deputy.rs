@@ -24,8 +24,8 @@ impl QueuePair {
         let fabric = &host.fabric;
         let (link, owner) = Link::open(fabric, (device.endpoint, number))?;
         let name = link.domain().filter(|name| name.endpoint == device.endpoint)?;
-        let lives =
-            fabric.is_alive(owner) || holders::living(fabric, &link.segment, |_| true).is_some();
+        let lives = fabric.is_alive(owner)
+            || holders::find(&link.segment, |holder| fabric.is_alive(holder)).is_some();
         if owner == fabric.own_id || !lives || link.shown_state().is_none() {
             return None;
         }

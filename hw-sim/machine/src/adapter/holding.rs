@@ -112,12 +112,19 @@ impl Connection {
         let fabric = &self.host.fabric;
         link.shown_state().is_some()
             && (fabric.is_alive(link.owner())
-                || holders::living(fabric, &link.segment, |_| true).is_some())
+                || holders::find(&link.segment, |holder| fabric.is_alive(holder)).is_some())
     }
 
     fn check(&self, link: &Link) -> Result<()> {
         let ended = || VerbsError::Invalid("the queue pair has ended, or was reset".into());
         self.lives_on(link).then_some(()).ok_or_else(ended)
+    }
+
+    /// Nobody finds the queue pair any more.
+    pub(super) fn end(&self, link: &Link) {
+        link.show_gone();
+        Link::remove(&self.host.fabric, self.device.endpoint, self.number);
+        self.device.counters.add(Counter::PairsEnded, 1);
     }
 
     /// Becomes the owner in place of a process that has died.
@@ -139,7 +146,8 @@ impl Connection {
             self.give_back_turn(side, link);
             return true;
         }
-        let heir = holders::living(fabric, &link.segment, |holder| holder != fabric.own_id);
+        let is_other = |holder| holder != fabric.own_id && fabric.is_alive(holder);
+        let heir = holders::find(&link.segment, is_other);
         let Some(process) = heir.and_then(|heir| fabric.process(heir)) else { return false };
         // What has arrived lands while its regions are there.
         self.place(side);
@@ -184,10 +192,11 @@ impl QueuePair {
         let connection = &self.connection;
         let _lock = connection.lock_holders()?;
         let link = connection.link.read().unwrap().clone();
+        let fabric = &connection.host.fabric;
         connection.check(&link)?;
         connection.follow(&link);
         if connection.handles.load(Ordering::Relaxed) == 0
-            && !holders::enter(&connection.host.fabric, &link.segment)
+            && !holders::enter(&link.segment, fabric.own_id, |holder| fabric.is_alive(holder))
         {
             let text = format!("{} processes hold the queue pair", holders::HOLDERS_MAX);
             return Err(FabricError::Full(text).into());
@@ -210,14 +219,12 @@ impl QueuePair {
             return false;
         }
         let fabric = &connection.host.fabric;
-        holders::leave(fabric, &link.segment);
+        holders::leave(&link.segment, fabric.own_id);
         let mut receive = self.receive.lock().unwrap();
         if connection.bequeath(&mut receive, &link) {
             return false;
         }
-        link.show_gone();
-        Link::remove(fabric, connection.device.endpoint, connection.number);
-        connection.device.counters.add(Counter::PairsEnded, 1);
+        connection.end(&link);
         true
     }
 }

@@ -260,10 +260,9 @@ impl Peer {
 
     /// Does another process than the one that has made it hold the queue pair?
     fn is_held(&self, fabric: &Fabric) -> bool {
-        let (link, segment) = (&self.link, &self.link.segment);
-        // Relaxed: it is set before the file has its name.
-        link.polling().load(Ordering::Relaxed) == TAKES_TURNS
-            && holders::living(fabric, segment, |_| true).is_some()
+        // Relaxed: the state that makes it take requests has published it.
+        self.link.polling().load(Ordering::Relaxed) == TAKES_TURNS
+            && holders::find(&self.link.segment, |holder| fabric.is_alive(holder)).is_some()
     }
 }
 

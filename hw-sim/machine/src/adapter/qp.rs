@@ -319,16 +319,12 @@ impl QueuePair {
         let counters = &connection.device.counters;
         counters.collect(&mut self.send.lock().unwrap().tally);
         counters.collect(&mut self.receive.lock().unwrap().tally);
-        if !is_shared {
-            connection.link.read().unwrap().show_gone();
-        }
         // Relaxed: asked for by the thread that destroyed it, or by one that synchronised with it.
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return;
         }
         if !is_shared {
-            counters.add(Counter::PairsEnded, 1);
-            Link::remove(&connection.host.fabric, connection.device.endpoint, connection.number);
+            connection.end(&connection.link.read().unwrap());
         }
         connection.send_completions.remove_user(self);
         connection.receive_completions.remove_user(self);

@@ -53,7 +53,7 @@ impl Link {
         domain.store(&self.segment, DOMAIN);
         holders::begin(&self.segment);
         // The first finds room.
-        holders::enter(fabric, &self.segment);
+        holders::enter(&self.segment, fabric.own_id, |holder| fabric.is_alive(holder));
         self.give_turn(fabric.own_id);
         self.begin_turns();
     }

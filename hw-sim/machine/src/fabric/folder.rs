@@ -6,7 +6,7 @@
 
 use super::directory::Directory;
 use super::error::{FabricError, Result};
-use super::holders::{self, LIST_END};
+use super::holders::{self, LIST_END, ProcessId};
 use super::segment::Segment;
 use super::wake::WakeWord;
 use std::collections::HashMap;
@@ -99,9 +99,6 @@ fn lock_state(file: &File) -> Option<bool> {
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
     (done == 0).then_some(i32::from(lock.l_type) != libc::F_UNLCK)
 }
-
-/// Names a process in other processes' files: its id, and the number of its file.
-pub(crate) type ProcessId = (u32, u32);
 
 /// This process's view of the folder.
 #[derive(Debug)]

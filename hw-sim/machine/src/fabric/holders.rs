@@ -1,12 +1,14 @@
 //! Shared files that live as long as one of several processes holds them.
 //!
 //! Most files end with their owner, the process that has made them. One with a list of holders
-//! goes on to another of these instead: [`super::folder::Fabric`] does not remove it while any of
-//! them lives, and whoever holds it may become its owner.
+//! goes on to another of these instead: nobody removes it while any of them lives, and whoever holds
+//! it may become its owner.
 
-use super::folder::{Fabric, ProcessId};
 use super::segment::Segment;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names a process in other processes' files: its id, and the number of its file.
+pub(crate) type ProcessId = (u32, u32);
 
 /// Where a file has its owner; the words of a list, and what says that there is one.
 const OWNER: usize = 8;
@@ -52,34 +54,36 @@ pub(crate) fn pass(segment: &Segment, from: ProcessId, to: ProcessId) -> bool {
     word.compare_exchange(pack(from), pack(to), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Enters this process. False if there is no room.
-pub(crate) fn enter(fabric: &Fabric, segment: &Segment) -> bool {
-    let own = pack(fabric.own_id);
+/// Enters a process, in the place of one that does not live if need be. False if there is no room.
+pub(crate) fn enter(
+    segment: &Segment,
+    process: ProcessId,
+    lives: impl Fn(ProcessId) -> bool,
+) -> bool {
+    let own = pack(process);
     places(segment).any(|place| {
         // Relaxed: the words speak of nothing but themselves.
         let seen = place.load(Ordering::Relaxed);
-        let is_free = seen == 0 || seen == own || !fabric.is_alive(unpack(seen));
+        let is_free = seen == 0 || seen == own || !lives(unpack(seen));
         is_free && place.compare_exchange(seen, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     })
 }
 
-/// Takes this process out.
-pub(crate) fn leave(fabric: &Fabric, segment: &Segment) {
-    let own = pack(fabric.own_id);
+/// Takes a process out.
+pub(crate) fn leave(segment: &Segment, process: ProcessId) {
+    let own = pack(process);
     for place in places(segment) {
         let _ = place.compare_exchange(own, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// A process that holds the file and lives, of those that `wanted` takes.
-pub(crate) fn living(
-    fabric: &Fabric,
+/// A process that holds the file, of those that `wanted` takes.
+pub(crate) fn find(
     segment: &Segment,
-    wanted: impl Fn(ProcessId) -> bool,
+    mut wanted: impl FnMut(ProcessId) -> bool,
 ) -> Option<ProcessId> {
     let entries = places(segment).map(|place| place.load(Ordering::Relaxed));
-    let mut holders = entries.filter(|word| *word != 0).map(unpack);
-    holders.find(|holder| wanted(*holder) && fabric.is_alive(*holder))
+    entries.filter(|word| *word != 0).map(unpack).find(|holder| wanted(*holder))
 }
 
 /// The holders that the first bytes of a file name, if it has a list.
