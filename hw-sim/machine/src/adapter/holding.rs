@@ -166,8 +166,8 @@ impl QueuePair {
         self.connection.link.read().unwrap().shown_attributes()
     }
 
-    /// Becomes the owner, to change the queue pair, and takes over the attributes that it has. Until
-    /// what this returns is dropped, no other process does.
+    /// Becomes the owner, to change the queue pair, and takes over the attributes that it has. No
+    /// other process does until what this returns is dropped.
     pub(super) fn take_over(&self, attributes: &mut Attributes) -> Result<File> {
         let connection = &self.connection;
         let lock = connection.lock_holders()?;

@@ -303,7 +303,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Ends the queue pair: its peer gets no answer any more. One that other processes hold goes on.
+    /// Ends the queue pair: its peer gets no answer any more. One that others hold goes on.
     pub fn destroy(&self) {
         let connection = &self.connection;
         let is_shared = connection.turns.is_some();

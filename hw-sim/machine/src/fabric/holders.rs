@@ -1,8 +1,8 @@
 //! Shared files that live as long as one of several processes holds them.
 //!
 //! Most files end with their owner, the process that has made them. One with a list of holders
-//! goes on to another of these instead: nobody removes it while any of them lives, and whoever holds
-//! it may become its owner.
+//! goes on to another of these instead: nobody removes it while any of them lives, and any may
+//! become its owner.
 
 use super::segment::Segment;
 use std::sync::atomic::{AtomicU64, Ordering};
