@@ -156,9 +156,7 @@ def devices(system, in_switches):
                     min(width(f), width(a) if a is not None else 0)) for f, a in links]
         else:
             way = [(f.get("busid"), rate(f), width(f)) for f in way]
-        # `ringdove topo` calls all adapters InfiniBand's; NCCL looks at the first digits of theirs.
-        is_adapter = function.find("nic") is not None
-        what = {("class", function.get("class")[:4 if is_adapter else None])}
+        what = {("class", function.get("class"))}
         for gpu in function.findall("gpu"):
             what.add(("gpu", gpu.get("dev"), gpu.get("sm")))
             what |= {("nvlink",) + tuple(link.get(n) for n in ["target", "count", "tclass"]) for link in gpu}

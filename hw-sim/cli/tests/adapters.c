@@ -756,7 +756,7 @@ static void job_killed(const char *folder) {
     int rank = atoi(getenv("RANK"));
     /* `hwsim run` ends the others politely; this one has something to find out first. */
     signal(SIGTERM, SIG_IGN);
-    timeout_code = 10, retries = 2;
+    timeout_code = 16, retries = 2; /* Long enough for the peer to connect. */
     a = make();
     uint64_t address;
     uint32_t rkey;

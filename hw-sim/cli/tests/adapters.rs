@@ -117,7 +117,7 @@ fn messages_of_extended_connections_find_the_queue_that_they_name() {
 /// another's queue is, or a killed one takes the others with it.
 #[test]
 fn processes_share_a_domain_of_extended_connections() {
-    for name in ["shared", "killed", "owner-killed"] {
+    for name in ["shared", "killed", "owner-killed", "maker-ends", "changed"] {
         job_of(&programs().join("xrc_processes"), name, "one-gpu", &[]);
     }
     let adverse = [
@@ -125,7 +125,9 @@ fn processes_share_a_domain_of_extended_connections() {
         ("HWSIM_FAULTS", "seed=5,*:delay=200,*:receiver-not-ready=30"),
     ];
     for variables in &adverse {
-        job_of(&programs().join("xrc_processes"), "shared", "one-gpu", &[*variables]);
+        for name in ["shared", "maker-ends", "changed"] {
+            job_of(&programs().join("xrc_processes"), name, "one-gpu", &[*variables]);
+        }
     }
 }
 

@@ -50,8 +50,9 @@ static struct ibv_qp *open_receiver(uint32_t number) {
     return ibv_open_qp(context, &attr);
 }
 
-static void serve(int socket, int first) {
+static void serve(int socket, int first, int late) {
     CHECK(alarm(120) == 0);
+    if (late) hear(socket, &late, sizeof late);
     open_device(0);
     CHECK(far_cq = ibv_create_cq(context, 256, NULL, NULL, 0));
     /* The second one must not make it anew, and finds it. */
@@ -85,11 +86,32 @@ static void serve(int socket, int first) {
             if (opened) answer.pair = opened->qp_num;
             if (opened) answer.word = state(opened);
             break;
-        case 'u': /* it is not this process's to change */
-            answer.status = to_init(opened);
+        case 'C': /* connect that one */
+            SAME(to_init(opened), 0);
+            SAME(to_rtr(opened, order.number, port.lid, NULL), 0);
+            SAME(to_rts(opened), 0);
+            break;
+        case 't': { /* change whichever there is */
+            struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .min_rnr_timer = order.number };
+            answer.status = ibv_modify_qp(opened ? opened : b, &attr,
+                                          IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER);
+            break;
+        }
+        case 'a': { /* its attributes */
+            struct ibv_qp_attr attr;
+            struct ibv_qp_init_attr init;
+            SAME(ibv_query_qp(opened ? opened : b, &attr, IBV_QP_STATE, &init), 0);
+            answer = (struct answer){ .status = attr.qp_state, .word = attr.min_rnr_timer,
+                                      .pair = attr.dest_qp_num, .key = attr.rq_psn };
+            break;
+        }
+        case 'E': /* end the connection */
+            SAME(ibv_modify_qp(opened, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR },
+                               IBV_QP_STATE), 0);
             break;
         case 'x': /* end the handle */
             SAME(ibv_destroy_qp(opened), 0);
+            opened = NULL;
             break;
         case 'd': /* end the receiving end */
             SAME(ibv_destroy_qp(b), 0);
@@ -112,6 +134,7 @@ static void serve(int socket, int first) {
         case 'p': /* a word of memory */
             answer.word = *(volatile uint64_t *)(memory + order.number);
             break;
+        case 'l': exit(0); /* leave, with all that is open */
         case 'q':
             if (opened) SAME(ibv_destroy_qp(opened), 0);
             SAME(ibv_destroy_srq(queue), 0);
@@ -124,27 +147,37 @@ static void serve(int socket, int first) {
 }
 
 /* Before this process opens a device: what is open stays its own. */
-static struct member start(int first) {
+static struct member start(int first, int late) {
     struct member member;
     int ends[2];
     SAME(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     CHECK((member.pid = fork()) >= 0);
     if (member.pid == 0) {
         close(ends[0]);
-        serve(ends[1], first);
+        serve(ends[1], first, late);
     }
     close(ends[1]);
     member.socket = ends[0];
-    hear(member.socket, &member.hello, sizeof member.hello);
+    if (!late) hear(member.socket, &member.hello, sizeof member.hello);
     return member;
 }
 
-static void end(struct member *member) {
-    struct order order = { 'q', 0 };
+static void begin_late(struct member *member) {
+    int go = 1;
+    tell(member->socket, &go, sizeof go);
+    hear(member->socket, &member->hello, sizeof member->hello);
+}
+
+static void end_by(struct member *member, char what) {
+    struct order order = { what, 0 };
     int status;
     tell(member->socket, &order, sizeof order);
     CHECK(waitpid(member->pid, &status, 0) == member->pid);
     SAME(status, 0);
+}
+
+static void end(struct member *member) {
+    end_by(member, 'q');
 }
 
 static void murder(struct member *member) {
@@ -196,14 +229,28 @@ static void arrives(struct member *to, uint32_t bytes, uint8_t byte) {
     SAME(got.word, (uint64_t)byte * bytes);
 }
 
-static struct member members[2];
+static struct member members[4];
 
-static void begin(void) {
+/* So many processes have the domain, and one more that opens it later. */
+static void begin_with(int count) {
     char name[] = "/tmp/xrc-XXXXXX";
     CHECK((file = mkstemp(name)) >= 0 && unlink(name) == 0);
-    for (int i = 0; i < 2; i++) members[i] = start(i == 0);
+    for (int i = 0; i < count; i++) members[i] = start(i == 0, 0);
+    if (count == 3) members[3] = start(0, 1);
     open_device(0);
+}
+
+static void begin(void) {
+    begin_with(2);
     join(&members[0]);
+}
+
+static void finish(void) {
+    SAME(ibv_destroy_qp(a), 0);
+    ibv_dereg_mr(mr);
+    free(memory);
+    ibv_close_device(context);
+    close(file);
 }
 
 /* Each message finds the queue that it names, in the process that has it; so do reads, writes and
@@ -233,12 +280,11 @@ static void shared(void) {
         for (int k = 0; k < 2; k++) ask(&members[k], 'r', 64);
     for (int i = 0; i < 32; i++) expect(100 + i, IBV_WC_SUCCESS);
     for (int i = 0; i < 32; i++) SAME(ask(&members[i % 2], 'w', 0).status, IBV_WC_SUCCESS);
-    /* Another process opens the receiving end by its number. It is not its own to change. */
+    /* Another process opens the receiving end by its number. */
     struct answer opened = ask(other, 'o', number);
     SAME(opened.status, 0);
     SAME(opened.pair, number);
     SAME(opened.word, IBV_QPS_RTS);
-    SAME(ask(other, 'u', 0).status, EOPNOTSUPP);
     ask(other, 'x', 0);
     arrives(other, 64, 9);
     SAME(ask(other, 'o', a->qp_num).status, EINVAL);
@@ -312,11 +358,115 @@ static void owner_killed(void) {
     end(&members[1]);
 }
 
+/* The receiving end lives as long as a process holds it, whoever has made it. */
+static void maker_ends(void) {
+    for (int way = 0; way < 4; way++) {
+        begin_with(3);
+        join(&members[0]);
+        struct member *opener = &members[1], *late = &members[3];
+        SAME(ask(opener, 'o', number).status, 0);
+        for (int i = 0; i < 3; i++) arrives(&members[i], LONG, 5 + i);
+        if (way == 3) {
+            /* Messages are under way to the one that goes on. */
+            for (int i = 0; i < 16; i++) ask(opener, 'r', LONG);
+            for (int i = 0; i < 16; i++) SAME(post_to(opener, i, IBV_WR_SEND, LONG, 0), 0);
+            expect(0, IBV_WC_SUCCESS);
+        }
+        if (way == 0) end_by(&members[0], 'l');
+        if (way == 1) ask(&members[0], 'd', 0);
+        if (way >= 2) murder(&members[0]);
+        /* Whoever joins removes what the dead have left, and nothing else. */
+        begin_late(late);
+        if (way == 3) {
+            for (int i = 1; i < 16; i++) expect(i, IBV_WC_SUCCESS);
+            for (int i = 0; i < 16; i++) SAME(ask(opener, 'w', 0).status, IBV_WC_SUCCESS);
+        }
+        for (int round = 0; round < 4; round++)
+            for (int i = way == 1 ? 0 : 1; i < 4; i++)
+                arrives(&members[i], round % 2 ? LONG : 64, 9 + 4 * round + i);
+        struct answer opened = ask(late, 'o', number);
+        SAME(opened.status, 0);
+        SAME(opened.word, IBV_QPS_RTS);
+        /* The attributes are the same, and the next one changes them. */
+        struct answer seen = ask(late, 'a', 0);
+        SAME(seen.pair, a->qp_num);
+        SAME(seen.key, 7);
+        SAME(ask(late, 't', 3).status, 0);
+        if (way % 2) murder(opener);
+        else ask(opener, 'x', 0);
+        arrives(late, LONG, 71);
+        arrives(&members[2], 64, 72);
+        SAME(ask(late, 'a', 0).word, 3);
+        if (way % 2 == 0) arrives(opener, LONG, 73);
+        /* With the last one it ends. */
+        ask(late, 'x', 0);
+        SAME(post_to(late, 1, IBV_WR_SEND, 64, 0), 0);
+        expect(1, IBV_WC_RETRY_EXC_ERR);
+        SAME(ask(&members[2], 'o', number).status, EINVAL);
+        if (way == 1) end(&members[0]);
+        if (way % 2 == 0) end(opener);
+        end(&members[2]);
+        end(late);
+        finish();
+    }
+}
+
+/* Whoever holds the receiving end changes it, and the others see that. */
+static void changed(void) {
+    begin_with(2);
+    struct member *maker = &members[0], *other = &members[1];
+    struct ibv_qp_init_attr init = { .send_cq = cq, .qp_type = IBV_QPT_XRC_SEND,
+                                     .cap = { .max_send_wr = 64, .max_send_sge = 1 } };
+    CHECK(a = ibv_create_qp(pd, &init));
+    number = ask(maker, 'm', 0).pair;
+    SAME(to_init(a), 0);
+    SAME(to_rtr(a, number, port.lid, NULL), 0);
+    SAME(ask(other, 'o', number).status, 0);
+    /* The maker has gone to INIT; what comes after is the other one's. */
+    SAME(ask(other, 'a', 0).status, IBV_QPS_INIT);
+    ask(other, 'C', a->qp_num);
+    SAME(to_rts(a), 0);
+    SAME(ask(maker, 'a', 0).status, IBV_QPS_RTS);
+    for (int round = 0; round < 20; round++) {
+        struct member *by = &members[round / 2 % 2];
+        SAME(ask(by, 't', 1 + round).status, 0);
+        for (int i = 0; i < 2; i++) {
+            struct answer seen = ask(&members[i], 'a', 0);
+            SAME(seen.status, IBV_QPS_RTS);
+            SAME(seen.word, 1 + round);
+            SAME(seen.pair, a->qp_num);
+            SAME(seen.key, 7);
+        }
+        for (int i = 0; i < 2; i++) arrives(&members[i], round % 4 == 3 ? LONG : 64, 3 + round + i);
+    }
+    /* Changes while messages are under way to both. */
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 2; k++) ask(&members[k], 'r', LONG);
+    for (int i = 0; i < 32; i++) {
+        SAME(post_to(&members[i % 2], 100 + i, IBV_WR_SEND, LONG, 0), 0);
+        SAME(ask(&members[i / 3 % 2], 't', 1 + i % 30).status, 0);
+    }
+    for (int i = 0; i < 32; i++) expect(100 + i, IBV_WC_SUCCESS);
+    for (int i = 0; i < 32; i++) SAME(ask(&members[i % 2], 'w', 0).status, IBV_WC_SUCCESS);
+    ask(other, 'E', 0);
+    SAME(ask(maker, 'a', 0).status, IBV_QPS_ERR);
+    SAME(ask(maker, 't', 5).status, EINVAL);
+    SAME(post_to(maker, 1, IBV_WR_SEND, 64, 0), 0);
+    expect(1, IBV_WC_RETRY_EXC_ERR);
+    ask(maker, 'd', 0);
+    SAME(ask(other, 'a', 0).status, IBV_QPS_ERR);
+    ask(other, 'x', 0);
+    SAME(ask(maker, 'o', number).status, EINVAL);
+    for (int i = 0; i < 2; i++) end(&members[i]);
+    finish();
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 2);
     CHECK(alarm(120) == 0);
     const struct job jobs[] = {
         { "shared", shared }, { "killed", killed }, { "owner-killed", owner_killed },
+        { "maker-ends", maker_ends }, { "changed", changed },
     };
     do_job(jobs, sizeof jobs / sizeof *jobs, arguments[1]);
 }

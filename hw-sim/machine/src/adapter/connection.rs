@@ -34,6 +34,8 @@ pub(super) struct Connection {
     pub xrc: Option<Arc<XrcDomain>>,
     /// Where processes take turns to carry out its requests.
     pub turns: Option<Turns>,
+    /// There, the handles of this process's program, each of a maker's counted once.
+    pub handles: AtomicU32,
     pub device: Arc<Device>,
     pub host: Arc<Host>,
     /// Its place in the order of creation, which faults go by.
@@ -94,6 +96,7 @@ impl Connection {
             domain: request.domain,
             xrc: request.xrc,
             turns: request.turns,
+            handles: AtomicU32::new(u32::from(request.turns == Some(Turns::Maker))),
             device: request.device,
             host: request.host,
             ordinal: request.ordinal,
@@ -130,7 +133,7 @@ impl Connection {
         self.link.read().unwrap().show_state(state);
     }
 
-    /// Takes over the state and the peer that the owner of the file shows. False if the queue pair
+    /// Takes over the state and the peer that the file shows. False if the queue pair
     /// receives no more.
     pub fn follow(&self, link: &Link) -> bool {
         let state = link.shown_state();

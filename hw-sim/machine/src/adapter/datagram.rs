@@ -75,7 +75,7 @@ impl Connection {
         let Some(lock) = peer.lock(&self.host.fabric) else { return Ok(false) };
         let mut writer = Writer::<Record>::new(Arc::clone(&peer.link.segment), REQUESTS);
         let Some(room) = writer.reserve(length as usize) else {
-            if peer.is_there() {
+            if peer.is_there(&self.host.fabric) {
                 return Ok(false);
             }
             return self.gather_in_vain(request, length);

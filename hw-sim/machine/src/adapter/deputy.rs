@@ -1,6 +1,7 @@
 //! Deputies: queue pairs that play the receiving end of what another process has made
 //! ([`super::sharing`]). A process has one when it gets the turn, or when a program opens the queue
-//! pair by its number, and keeps it as long as the queue pair is there.
+//! pair by its number, and keeps it as long as the queue pair is there. It becomes the owner where
+//! that one ends or it changes the queue pair itself ([`super::holding`]).
 
 use super::completion::CompletionQueue;
 use super::device::{AsyncEvent, Device};
@@ -12,6 +13,7 @@ use super::responder::Responded;
 use super::sharing::Nobody;
 use super::transport::Transport;
 use super::turns::Turns;
+use crate::fabric::holders;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +24,9 @@ impl QueuePair {
         let fabric = &host.fabric;
         let (link, owner) = Link::open(fabric, (device.endpoint, number))?;
         let name = link.domain().filter(|name| name.endpoint == device.endpoint)?;
-        if owner == fabric.own_id || !fabric.is_alive(owner) || link.shown_state().is_none() {
+        let lives = fabric.is_alive(owner)
+            || holders::find(&link.segment, |holder| fabric.is_alive(holder)).is_some();
+        if owner == fabric.own_id || !lives || link.shown_state().is_none() {
             return None;
         }
         let nothing = CompletionQueue::new(1, 0, Arc::new(Nobody));
@@ -46,7 +50,7 @@ impl QueuePair {
             handle: 0,
         };
         // Faults count the queue pairs that programs make.
-        let (ordinal, turns) = (u32::MAX, Some(Turns::Deputy { owner }));
+        let (ordinal, turns) = (u32::MAX, Some(Turns::Guest));
         Some(Self::build(host, device, request, Place { number, link, ordinal, turns }))
     }
 
@@ -64,17 +68,26 @@ impl QueuePair {
     }
 
     /// Is what it plays still there?
-    fn is_over(&self, host: &Host) -> bool {
-        let Some(Turns::Deputy { owner }) = self.connection.turns else { return false };
-        let state = self.connection.link.read().unwrap().shown_state();
-        state.is_none() || !host.fabric.is_alive(owner)
+    fn is_over(&self) -> bool {
+        let link = self.connection.link.read().unwrap();
+        !self.connection.lives_on(&link)
+    }
+
+    /// Is it this one, and do processes share it?
+    pub(super) fn is_shared_as(&self, device: &Device, number: u32) -> bool {
+        self.number() == number
+            && self.connection.turns.is_some()
+            && self.connection.device.endpoint == device.endpoint
     }
 
     /// Ends a deputy.
     fn retire(&self) {
+        self.close(u32::MAX);
         let mut receive = self.receive.lock().unwrap();
         self.connection.device.counters.collect(&mut receive.tally);
-        self.connection.retire(&mut receive);
+        self.connection.flush_begun(&mut receive);
+        let link = self.connection.link.read().unwrap().clone();
+        self.connection.give_back_turn(&mut receive, &link);
         // Relaxed: under the lock of the receive side, without which nothing is done.
         self.destroyed.store(true, Ordering::Relaxed);
         if let Some(xrc) = &self.connection.xrc {
@@ -100,7 +113,7 @@ impl Deputies {
             pair.number() == number && pair.connection.device.endpoint == device.endpoint
         };
         // A queue pair that was reset has a new file.
-        if let Some(known) = all.iter().find(is_same).filter(|pair| !pair.is_over(host)) {
+        if let Some(known) = all.iter().find(is_same).filter(|pair| !pair.is_over()) {
             return Some((Arc::clone(known), false));
         }
         let made = QueuePair::deputy(host, device, number)?;
@@ -109,10 +122,10 @@ impl Deputies {
     }
 
     /// Ends those whose queue pairs are gone; all, where the process leaves.
-    pub fn tidy(&self, host: &Host, leaves: bool) {
+    pub fn tidy(&self, leaves: bool) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|pair| {
-            let ends = leaves || pair.is_over(host);
+            let ends = leaves || pair.is_over();
             if ends {
                 pair.retire();
             }

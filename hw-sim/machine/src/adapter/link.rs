@@ -3,7 +3,7 @@
 use super::address::Endpoint;
 use super::error::Result;
 use super::state::QueuePairState;
-use crate::fabric::{Fabric, FabricError, Layout, Process, ProcessId, Segment};
+use crate::fabric::{Fabric, FabricError, Layout, Process, ProcessId, Segment, holders};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -246,7 +246,7 @@ impl Peer {
         match self.link.polling().load(Ordering::Relaxed) {
             POLLED => {}
             TAKES_TURNS => {
-                let other = self.link.turn().and_then(|process| fabric.process(process));
+                let other = fabric.process(self.link.turn());
                 other.as_ref().unwrap_or(&self.process).adapters().wake();
             }
             _ => self.process.adapters().wake(),
@@ -254,8 +254,15 @@ impl Peer {
     }
 
     /// Can the peer answer?
-    pub fn is_there(&self) -> bool {
-        self.link.takes_requests() && self.process.is_alive()
+    pub fn is_there(&self, fabric: &Fabric) -> bool {
+        self.link.takes_requests() && (self.process.is_alive() || self.is_held(fabric))
+    }
+
+    /// Does another process than the one that has made it hold the queue pair?
+    fn is_held(&self, fabric: &Fabric) -> bool {
+        // Relaxed: the state that makes it take requests has published it.
+        self.link.polling().load(Ordering::Relaxed) == TAKES_TURNS
+            && holders::find(&self.link.segment, |holder| fabric.is_alive(holder)).is_some()
     }
 }
 

@@ -34,6 +34,7 @@ mod deputy;
 pub mod device;
 pub mod error;
 pub mod fault;
+mod holding;
 mod host;
 mod landing;
 mod link;

@@ -90,14 +90,19 @@ impl Network {
     }
 
     /// The queue pair that another process has made to receive for an XRC domain, by its number.
+    /// It lives until [`QueuePair::destroy`] was called as often as this, by each process that has
+    /// opened it.
     pub fn open_xrc_receiver(
         &self,
         device: &Arc<Device>,
         domain: &Arc<XrcDomain>,
         number: u32,
-    ) -> Option<Arc<QueuePair>> {
-        let pair = self.service.deputy(device, number)?;
-        pair.receives_for(domain).then_some(pair)
+    ) -> Result<Arc<QueuePair>> {
+        let pair = self.service.deputy(device, number).filter(|pair| pair.receives_for(domain));
+        let none = || VerbsError::Invalid(format!("the XRC domain has no queue pair {number}"));
+        let pair = pair.ok_or_else(none)?;
+        pair.open()?;
+        Ok(pair)
     }
 
     /// Registers memory at `base` of this process.

@@ -119,10 +119,10 @@ impl QueuePair {
         }
         let domain = request.xrc.as_ref().and_then(|xrc| xrc.name);
         if let Some(name) = &domain {
-            link.share(name);
+            link.share(&host.fabric, name);
         }
         let ordinal = device.count_queue_pair();
-        let turns = domain.map(|_| Turns::Owner);
+        let turns = domain.map(|_| Turns::Maker);
         let place = Place { number, link, ordinal, turns };
         Ok(Self::build(host, device, request, place))
     }
@@ -142,7 +142,7 @@ impl QueuePair {
             SendSide::new(link.clone(), link::new_life(&host.fabric)),
             ReceiveSide::new(&link, ordinal.into()),
         );
-        let is_deputy = turns.is_some_and(|turns| turns != Turns::Owner);
+        let is_deputy = turns == Some(Turns::Guest);
         receive.has_turn = !is_deputy;
         let pair = Arc::new(Self {
             capacity,
@@ -208,6 +208,9 @@ impl QueuePair {
 
     /// Its state.
     pub fn state(&self) -> QueuePairState {
+        if self.connection.turns.is_some() {
+            self.connection.follow(&self.connection.link.read().unwrap());
+        }
         self.connection.state()
     }
 
@@ -218,6 +221,9 @@ impl QueuePair {
 
     /// Its attributes.
     pub fn attributes(&self) -> Attributes {
+        if self.connection.turns.is_some() {
+            return self.shared_attributes();
+        }
         *self.attributes.lock().unwrap()
     }
 
@@ -229,11 +235,11 @@ impl QueuePair {
         new: &Attributes,
         named: u32,
     ) -> Result<()> {
-        if self.connection.is_deputy() {
-            let text = "a change of a queue pair that another process has made";
-            return Err(VerbsError::NotSupported(text.into()));
-        }
         let mut attributes = self.attributes.lock().unwrap();
+        let others = match self.connection.turns {
+            Some(_) => Some(self.take_over(&mut attributes)?),
+            None => None,
+        };
         let from = self.state();
         if believed.is_some_and(|believed| believed != from) {
             let text = format!("the queue pair is in {from:?}, not in {believed:?}");
@@ -261,10 +267,10 @@ impl QueuePair {
         }
         *attributes = next;
         if self.connection.turns.is_some() {
-            self.connection.link.read().unwrap().show_settings(&next);
+            self.connection.link.read().unwrap().show_attributes(&next);
         }
         self.connection.set_state(to);
-        drop(attributes);
+        drop((attributes, others));
         // The peer may have been quicker.
         self.progress_by_service(Instant::now());
         Ok(())
@@ -285,7 +291,7 @@ impl QueuePair {
             link.take_datagrams();
         }
         if let Some(name) = connection.xrc.as_ref().and_then(|xrc| xrc.name) {
-            link.share(&name);
+            link.share(fabric, &name);
         }
         *send = SendSide::new(link.clone(), link::new_life(fabric));
         *receive = ReceiveSide::new(&link, connection.ordinal.into());
@@ -297,26 +303,29 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Ends the queue pair: its peer gets no answer any more. What another process has made is its
-    /// to end.
+    /// Ends the queue pair: its peer gets no answer any more. One that others hold goes on.
     pub fn destroy(&self) {
-        if self.connection.is_deputy() {
+        let connection = &self.connection;
+        let is_shared = connection.turns.is_some();
+        if is_shared {
+            self.close(1);
+        }
+        if connection.turns == Some(Turns::Guest) {
             return;
         }
-        let connection = &self.connection;
         let _changing = self.attributes.lock().unwrap();
         connection.leave();
         // Whoever is in the middle of a message finishes it first.
         let counters = &connection.device.counters;
         counters.collect(&mut self.send.lock().unwrap().tally);
         counters.collect(&mut self.receive.lock().unwrap().tally);
-        connection.link.read().unwrap().show_gone();
         // Relaxed: asked for by the thread that destroyed it, or by one that synchronised with it.
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return;
         }
-        counters.add(Counter::PairsEnded, 1);
-        Link::remove(&connection.host.fabric, connection.device.endpoint, connection.number);
+        if !is_shared {
+            connection.end(&connection.link.read().unwrap());
+        }
         connection.send_completions.remove_user(self);
         connection.receive_completions.remove_user(self);
         connection.receive_queue.remove_user(self);
@@ -431,7 +440,7 @@ impl QueuePair {
         let acknowledged = link.acknowledged().load(Ordering::Acquire);
         let answers = acknowledged != self.connection.acknowledged_seen.load(Ordering::Relaxed)
             || !RESPONSES.is_empty(&link.segment);
-        answers && !self.connection.is_deputy() || self.connection.has_requests(&link)
+        answers && self.connection.turns.is_none() || self.connection.has_requests(&link)
     }
 
     /// Does something wait for a time?
@@ -457,8 +466,8 @@ impl QueuePair {
             self.fail(Some(event));
         }
         let mut failed = false;
-        // A deputy sends nothing.
-        if !self.connection.is_deputy()
+        // What processes share sends nothing.
+        if self.connection.turns.is_none()
             && let Some(mut send) = lock(&self.send, now.is_some())
         {
             pass.worked |= self.connection.complete(&mut send, &mut failed);

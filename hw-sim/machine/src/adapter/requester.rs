@@ -313,7 +313,8 @@ impl Connection {
 
     /// Is there anybody that a message of an unreliable connection could reach?
     fn has_receiver(&self, side: &mut SendSide) -> bool {
-        self.has_outlet(side) && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there())
+        self.has_outlet(side)
+            && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there(&self.host.fabric))
     }
 
     /// Connects to the peer's ring, if the peer is there.
@@ -564,7 +565,7 @@ impl Connection {
         }
         let there = self.device.port_state() == PortState::Active
             && !self.device.loses()
-            && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there());
+            && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there(&self.host.fabric));
         if there
             || !matches!(self.state(), QueuePairState::ReadyToSend | QueuePairState::SendDrained)
         {

@@ -81,9 +81,13 @@ impl Service {
         pairs.iter().filter_map(Weak::upgrade).filter(|pair| !pair.is_destroyed()).collect()
     }
 
-    /// The queue pair of this adapter that another process has made and that has this number, as
-    /// far as this process takes part in it.
+    /// The queue pair of this adapter that processes share and that has this number, as far as this
+    /// process takes part in it.
     pub fn deputy(&self, device: &Arc<Device>, number: u32) -> Option<Arc<QueuePair>> {
+        let is_own = |pair: &Arc<QueuePair>| pair.is_shared_as(device, number);
+        if let Some(own) = self.pairs().into_iter().find(is_own) {
+            return Some(own);
+        }
         let (pair, is_new) = self.deputies.find(&self.host, device, number)?;
         if is_new {
             self.add(&pair);
@@ -93,7 +97,7 @@ impl Service {
 
     /// Ends all deputies.
     pub fn leave(&self) {
-        self.deputies.tidy(&self.host, true);
+        self.deputies.tidy(true);
     }
 
     /// Takes part in the queue pairs whose turn others have given to this process, and no longer in
@@ -109,7 +113,7 @@ impl Service {
         let mut seen = self.deputies_seen.lock().unwrap();
         if !self.deputies.is_empty() && seen.is_none_or(|seen| seen.elapsed() >= PEERS_EVERY) {
             *seen = Some(Instant::now());
-            self.deputies.tidy(&self.host, false);
+            self.deputies.tidy(false);
         }
     }
 

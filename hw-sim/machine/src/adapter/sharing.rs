@@ -7,9 +7,9 @@
 //! all earlier ones; it then plays the receiving end as a *deputy*, on the same file.
 //!
 //! What the next one has to know is in the file: how many messages were carried out, whether one of
-//! them is a read under way, and the owner's settings. If the process whose turn it is dies, the
-//! owner takes the turn back and refuses what that one has begun; if the owner dies, the queue pair
-//! is gone, as it is with real adapters if nobody else has opened it.
+//! them is a read under way, and the attributes. If the process whose turn it is dies, the owner
+//! takes the turn back and refuses what that one has begun; if the owner dies, another process that
+//! has opened the queue pair becomes the owner ([`super::holding`]), and without one it is gone.
 
 use super::completion::{Completion, CompletionStatus, Operation};
 use super::connection::Connection;
@@ -18,15 +18,13 @@ use super::link::{Link, REQUESTS};
 use super::receive::ReceiveQueue;
 use super::record::{FIRST, Record};
 use super::responder::{ReceiveSide, Responded, Step};
-use super::state::Attributes;
-use super::turns::Turns;
 use super::window::Party;
 use super::xrc::DomainName;
-use crate::fabric::ProcessId;
+use crate::fabric::{Fabric, ProcessId, holders};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// How often the owner looks whether the process whose turn it is lives, and a deputy whether the
+/// How often the owner looks whether the process whose turn it is lives, and the others whether the
 /// owner does.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -35,8 +33,6 @@ const TURN: usize = 320;
 const EXECUTED: usize = 328;
 const READ: usize = 336;
 const FAILURE: usize = 344;
-const ACCESS: usize = 348;
-const RECEIVER_TIMER: usize = 352;
 const DOMAIN: usize = 360;
 
 /// Hears of no event: those of a queue pair are its owner's.
@@ -53,8 +49,12 @@ fn pack((pid, nonce): ProcessId) -> u64 {
 
 impl Link {
     /// Says which domain's queues messages are for, and that processes take turns.
-    pub fn share(&self, domain: &DomainName) {
+    pub fn share(&self, fabric: &Fabric, domain: &DomainName) {
         domain.store(&self.segment, DOMAIN);
+        holders::begin(&self.segment);
+        // The first finds room.
+        holders::enter(&self.segment, fabric.own_id, |holder| fabric.is_alive(holder));
+        self.give_turn(fabric.own_id);
         self.begin_turns();
     }
 
@@ -67,18 +67,24 @@ impl Link {
         self.segment.word64(TURN)
     }
 
-    /// Whose turn it is; None: the owner's.
-    pub fn turn(&self) -> Option<ProcessId> {
+    /// Whose turn it is, whoever the owner is.
+    pub fn turn(&self) -> ProcessId {
         // Acquire pairs with `give_turn`: what the one before has done and said is seen.
         let word = self.turn_word().load(Ordering::Acquire);
-        (word != 0).then_some(((word >> 32) as u32, word as u32))
+        ((word >> 32) as u32, word as u32)
     }
 
-    /// Gives the turn away.
-    fn give_turn(&self, to: Option<ProcessId>) {
+    /// Gives the turn away, which this process has.
+    fn give_turn(&self, to: ProcessId) {
         // Pairs with the fence of `Peer::wake`: whoever wakes us for a new message has left it
         // where the next one looks.
-        self.turn_word().store(to.map_or(0, pack), Ordering::SeqCst);
+        self.turn_word().store(pack(to), Ordering::SeqCst);
+    }
+
+    /// Takes the turn of a process that has died.
+    fn take_turn(&self, dead: ProcessId, own: ProcessId) {
+        let (order, word) = (Ordering::SeqCst, self.turn_word());
+        let _ = word.compare_exchange(pack(dead), pack(own), order, order);
     }
 
     fn executed(&self) -> &AtomicU64 {
@@ -94,34 +100,16 @@ impl Link {
     fn failure(&self) -> &AtomicU32 {
         self.segment.word32(FAILURE)
     }
-
-    /// Shows deputies what they need of the owner's settings.
-    pub fn show_settings(&self, settings: &Attributes) {
-        let timer = settings.receiver_timer.into();
-        // Relaxed: the state that follows publishes them.
-        self.segment.word32(ACCESS).store(settings.access, Ordering::Relaxed);
-        self.segment.word32(RECEIVER_TIMER).store(timer, Ordering::Relaxed);
-    }
-
-    fn settings(&self) -> Attributes {
-        let word = |at| self.segment.word32(at).load(Ordering::Relaxed);
-        let receiver_timer = word(RECEIVER_TIMER) as u8;
-        Attributes { access: word(ACCESS), receiver_timer, ..Attributes::default() }
-    }
 }
 
 impl Connection {
-    /// Does it play the end of a queue pair that another process has made?
+    /// Does it play the end of a queue pair that another process sees to?
     pub(super) fn is_deputy(&self) -> bool {
-        matches!(self.turns, Some(Turns::Deputy { .. }))
+        self.turns.is_some() && !self.owns(&self.link.read().unwrap())
     }
 
     fn is_turn(&self, link: &Link) -> bool {
-        match (self.turns, link.turn()) {
-            (None, _) => true,
-            (Some(Turns::Owner), turn) => turn.is_none(),
-            (Some(Turns::Deputy { .. }), turn) => turn == Some(self.host.fabric.own_id),
-        }
+        self.turns.is_none() || link.turn() == self.host.fabric.own_id
     }
 
     /// Is there something to do about turns, or, where it is this process's turn, a request?
@@ -130,15 +118,14 @@ impl Connection {
             return false;
         }
         let waits = !REQUESTS.is_empty(&link.segment) && !self.stalled.load(Ordering::SeqCst);
-        let failed =
-            self.turns == Some(Turns::Owner) && link.failure().load(Ordering::Relaxed) != 0;
-        waits || failed
+        let failed = self.turns.is_some() && link.failure().load(Ordering::Relaxed) != 0;
+        waits || failed && self.owns(link)
     }
 
     /// May this process carry out requests now? Takes in what the one before has left.
     pub(super) fn takes_turn(&self, side: &mut ReceiveSide, outcome: &mut Responded) -> bool {
         let link = self.link.read().unwrap().clone();
-        if self.is_deputy() && !self.follow(&link) {
+        if !self.follow(&link) {
             self.flush_begun(side);
             return false;
         }
@@ -152,11 +139,12 @@ impl Connection {
         if !side.has_turn {
             self.take_in(side, &link, outcome);
         }
+        side.settings = link.shown_attributes();
         true
     }
 
     /// A message that has come in part will not come whole.
-    fn flush_begun(&self, side: &mut ReceiveSide) {
+    pub(super) fn flush_begun(&self, side: &mut ReceiveSide) {
         if let Some(request) = side.take_current() {
             let status = CompletionStatus::Flushed;
             let flushed = Completion::new(request.id, Operation::Receive, status, self.number);
@@ -164,14 +152,19 @@ impl Connection {
         }
     }
 
-    /// The owner sees to it that the process whose turn it is can take it, and lives.
+    /// The owner sees to it that the process whose turn it is can take it, and lives; others see
+    /// to it that the owner does.
     fn watch(&self, side: &mut ReceiveSide, link: &Link) {
-        let Some(turn) = link.turn().filter(|_| self.turns == Some(Turns::Owner)) else { return };
         let now = Instant::now();
         if side.looked.is_some_and(|looked| now - looked < LOOK_EVERY) {
             return;
         }
         side.looked = Some(now);
+        self.inherit(link);
+        if !self.owns(link) {
+            return;
+        }
+        let turn = link.turn();
         let process = self.host.fabric.process(turn).filter(|process| process.is_alive());
         match process {
             Some(process) => {
@@ -181,7 +174,7 @@ impl Connection {
                     process.adapters().wake();
                 }
             }
-            None => link.give_turn(None),
+            None => link.take_turn(turn, self.host.fabric.own_id),
         }
     }
 
@@ -191,9 +184,6 @@ impl Connection {
         // Relaxed: read after the turn, whose acquire orders them.
         let executed = link.executed().load(Ordering::Relaxed);
         side.resume(link, executed);
-        if self.is_deputy() {
-            side.settings = link.settings();
-        }
         if self.has_answer_ring(side) {
             self.acknowledge(side, outcome);
         }
@@ -223,8 +213,9 @@ impl Connection {
         self.acknowledge(side, outcome);
         self.note(side);
         side.has_turn = false;
-        let to_owner = self.turns == Some(Turns::Deputy { owner: to });
-        self.link.read().unwrap().give_turn(Some(to).filter(|_| !to_owner));
+        let link = self.link.read().unwrap();
+        let to_owner = link.owner() == to;
+        link.give_turn(to);
         if !to_owner {
             // Where there is no room, the owner tries again.
             process.post(self.device.endpoint.pack(self.number));
@@ -235,23 +226,22 @@ impl Connection {
 
     /// A deputy that has to end the queue pair leaves that to the owner.
     pub(super) fn report_to_owner(&self, side: &mut ReceiveSide, outcome: &mut Responded) {
-        if let (Some(Turns::Deputy { owner }), Some(event)) = (self.turns, outcome.failure) {
+        let link = self.link.read().unwrap().clone();
+        if let (false, Some(event)) = (self.owns(&link), outcome.failure) {
             outcome.failure = None;
-            let link = self.link.read().unwrap().clone();
             link.failure().store(1 + event as u32, Ordering::Relaxed);
             if self.is_turn(&link) {
-                self.hand_over(side, owner, outcome);
+                self.hand_over(side, link.owner(), outcome);
             }
         }
     }
 
-    /// A deputy ends: what it has begun is refused by the owner, if that one still lives.
-    pub(super) fn retire(&self, side: &mut ReceiveSide) {
-        let link = self.link.read().unwrap().clone();
-        self.flush_begun(side);
-        if let (Some(Turns::Deputy { owner }), true) = (self.turns, self.is_turn(&link)) {
-            side.has_turn = false;
-            link.give_turn(None);
+    /// A process ends its part: what it has begun is refused by the owner, if that one still lives.
+    pub(super) fn give_back_turn(&self, side: &mut ReceiveSide, link: &Link) {
+        side.has_turn = false;
+        let (own, owner) = (self.host.fabric.own_id, link.owner());
+        if link.turn() == own && owner != own {
+            link.give_turn(owner);
             if let Some(process) = self.host.fabric.process(owner) {
                 process.adapters().wake();
             }

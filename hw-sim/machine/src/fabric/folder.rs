@@ -6,6 +6,7 @@
 
 use super::directory::Directory;
 use super::error::{FabricError, Result};
+use super::holders::{self, LIST_END, ProcessId};
 use super::segment::Segment;
 use super::wake::WakeWord;
 use std::collections::HashMap;
@@ -98,9 +99,6 @@ fn lock_state(file: &File) -> Option<bool> {
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
     (done == 0).then_some(i32::from(lock.l_type) != libc::F_UNLCK)
 }
-
-/// Names a process in other processes' files: its id, and the number of its file.
-pub(crate) type ProcessId = (u32, u32);
 
 /// This process's view of the folder.
 #[derive(Debug)]
@@ -329,7 +327,8 @@ fn sweep(directory: &Directory) {
             Some((owner, _)) => Some(format!("process-{owner}")),
             None => owner_of(directory, &name).map(process_name),
         };
-        if owner.is_some_and(|owner| gone.contains(&owner)) {
+        let is_held = || holders_of(directory, &name).any(|id| !gone.contains(&process_name(id)));
+        if owner.is_some_and(|owner| gone.contains(&owner)) && !is_held() {
             let _ = fs::remove_file(directory.at(&name));
         }
     }
@@ -344,6 +343,15 @@ fn owner_of(directory: &Directory, name: &str) -> Option<ProcessId> {
     directory.file(name).ok()?.read_exact(&mut header).ok()?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
     header.starts_with(MARK).then(|| (word(8), word(12)))
+}
+
+/// Processes with files that hold a shared file.
+fn holders_of(directory: &Directory, name: &str) -> impl Iterator<Item = ProcessId> {
+    let mut bytes = [0; LIST_END];
+    let file = directory.file(name).ok();
+    let read = file.and_then(|mut file| file.read_exact(&mut bytes).ok());
+    let holders: Vec<_> = read.iter().flat_map(|()| holders::in_bytes(&bytes)).collect();
+    holders.into_iter().filter(|id| directory.file(&process_name(*id)).is_ok())
 }
 
 #[cfg(test)]

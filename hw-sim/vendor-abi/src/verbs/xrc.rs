@@ -156,7 +156,10 @@ pub(super) extern "C" fn open_qp(
         let found = device.network.open_xrc_receiver(&device.device, &shared.domain, wanted.number);
         found.map(|pair| (pair, Arc::default()))
     };
-    let Some(pair) = found.or_else(of_another_process) else { return refused(libc::EINVAL) };
+    let pair = match found.map_or_else(of_another_process, Ok) {
+        Ok(pair) => pair,
+        Err(error) => return refused(errno_of(&error)),
+    };
     let own = if wanted.comp_mask & 0b100 != 0 { wanted.qp_context } else { 0 };
     queue_pair::open_again(context, device, pair, own)
 }
