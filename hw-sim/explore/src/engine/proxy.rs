@@ -50,6 +50,11 @@ impl Row64 for HostWords {
         read.expect("the row was allocated");
         u64::from_le_bytes(bytes)
     }
+
+    fn store(&self, index: usize, value: u64, ordering: Ordering) {
+        let word = Self { address: self.address + 8 * index as u64, ..self.clone() };
+        Word64::store(&word, value, ordering);
+    }
 }
 
 impl Word64 for HostWords {

@@ -35,6 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const BATCH: Duration = Duration::from_millis(1);
 /// By then all is over, the minute included for which a rank serves others that are late.
 const END: Duration = Duration::from_secs(400);
+/// So long somebody stays whom others have left: longer than they serve him.
+const STAY_SECONDS_MAX: u64 = 90;
 /// Steps of a run, at most; thousands are usual.
 const STEPS_MAX: u64 = 400_000;
 /// So long lasts a batch of turns of GPUs at first: it grows by a part while nothing else happens.
@@ -78,6 +80,8 @@ enum Act {
     Call(Job, u32),
     /// The rank's kernels end, and it leaves its engine.
     Close(Job),
+    /// It is there for so long, and does nothing; for ever where no time is given.
+    Stay(Job, Option<Duration>),
     Leave(Job),
 }
 
@@ -89,6 +93,7 @@ impl Act {
             | Self::Meet(job)
             | Self::Call(job, _)
             | Self::Close(job)
+            | Self::Stay(job, _)
             | Self::Leave(job) => job,
         }
     }
@@ -112,6 +117,8 @@ struct Process {
     is_waiting: bool,
     /// It does nothing before.
     idle_until: Duration,
+    /// It stays until then, if it waits for that.
+    stays_until: Option<Duration>,
     failures: Vec<(Job, Error)>,
     is_dead: bool,
 }
@@ -127,6 +134,8 @@ pub struct Run<'a> {
     members: BTreeMap<Job, Vec<usize>>,
     strike: Option<Strike>,
     has_recovered: bool,
+    /// When a process left a job last.
+    left_at: Duration,
     gpus: Option<Gpus<'a>>,
     /// So long lasts a batch of turns of GPUs, where nothing else happens.
     pace: Duration,
@@ -148,6 +157,7 @@ impl<'a> Run<'a> {
             members: BTreeMap::new(),
             strike: shape.strike,
             has_recovered: false,
+            left_at: Duration::ZERO,
             gpus,
             pace: PACE,
             log: Vec::new(),
@@ -173,7 +183,15 @@ impl<'a> Run<'a> {
                 acts.push(self.one_call(Job::World, calls));
                 acts.extend(self.end_of(part));
             }
+            if self.shape.stays {
+                let seconds = [0, 0, 10, STAY_SECONDS_MAX][self.random.usize(..4)];
+                let time = Duration::from_millis(self.random.u64(..=1000 * seconds));
+                acts.push(Act::Stay(Job::World, Some(time)));
+            }
             acts.extend(self.end_of(Job::World));
+            if self.shape.strike == Some(Strike::Absent { rank: process }) {
+                acts = vec![Act::Join(Job::World), Act::Stay(Job::World, None)];
+            }
             let longest_ms = [0, 10, 1000][self.random.usize(..3)];
             let mut idle_until = Duration::from_millis(self.random.u64(..=longest_ms));
             if self.shape.strike == Some(Strike::Late { rank: process }) {
@@ -225,7 +243,9 @@ impl<'a> Run<'a> {
             let deadlines = self.nodes.values().filter_map(|node| node.staged.deadline());
             let deadline = deadlines.map(|at| self.wires.since_begin(at)).min();
             let idle = self.processes.iter().filter(|it| !it.is_waiting && !it.acts.is_empty());
-            let idle = idle.map(|it| it.idle_until).min();
+            let idle = idle.map(|it| it.idle_until);
+            let stays = self.processes.iter().filter_map(|it| it.stays_until);
+            let idle = idle.chain(stays).min();
             let strike = self.strike.filter(|_| self.strike_turn().is_none()).and_then(Strike::at);
             let next = [events, deadline, idle, strike].into_iter().flatten().min();
             if self.turn_gpus(next)? {
@@ -398,6 +418,11 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             (Act::Close(_), _) => return Ok(()),
+            (Act::Stay(_, time), _) => {
+                let until = time.map(|time| self.wires.elapsed + time);
+                self.processes[process].stays_until = until;
+                return Ok(());
+            }
             (Act::Meet(job), Some(gpus)) => {
                 let members = &self.members[&job];
                 let rank = members.iter().position(|it| *it == process);
@@ -416,7 +441,10 @@ impl<'a> Run<'a> {
                 node.staged.gather(&mut port, Self::bytes(job, process, call), deadline);
             }
             Act::Meet(_) => node.staged.gather(&mut port, told, deadline),
-            _ => node.staged.leave(&mut port),
+            _ => {
+                self.left_at = port.wires.elapsed;
+                node.staged.leave(&mut port);
+            }
         }
         Ok(())
     }
@@ -455,6 +483,10 @@ impl<'a> Run<'a> {
         }
         let has_ended = match act {
             Act::Join(_) => staged.is_live(),
+            Act::Stay(..) => {
+                let until = self.processes[process].stays_until;
+                until.is_some_and(|until| until <= self.wires.elapsed)
+            }
             Act::Leave(_) | Act::Close(_) => true,
             Act::Call(..) => self.gpus.as_ref().is_none_or(|it| it.has_ended(process, job)),
             Act::Meet(_) => match (staged.take_result(), &mut self.gpus) {
@@ -494,6 +526,7 @@ impl<'a> Run<'a> {
         let pause = Duration::from_micros(self.random.u64(..=longest_us));
         let it = &mut self.processes[process];
         it.acts.pop_front();
+        it.stays_until = None;
         (it.is_waiting, it.idle_until) = (false, self.wires.elapsed + pause);
         self.pace = PACE;
     }
@@ -504,7 +537,7 @@ impl<'a> Run<'a> {
         self.note(format!("process {process} sees that {job:?} failed: {error}"));
         let it = &mut self.processes[process];
         it.acts.clear();
-        it.is_waiting = false;
+        (it.is_waiting, it.stays_until) = (false, None);
         it.failures.push((job, error));
         if let Some(gpus) = &mut self.gpus {
             for job in gpus.jobs_of(process) {

@@ -21,6 +21,8 @@ pub enum Strike {
     Late { rank: u32 },
     /// It brings another value than the others.
     Disagrees { rank: u32 },
+    /// It joins, and makes none of the calls.
+    Absent { rank: u32 },
     /// Its adapter is reset: all of its queue pairs fail.
     Breaks { rank: u32, at: Duration },
     /// Its adapter makes no queue pairs.
@@ -55,7 +57,7 @@ impl Strike {
             | Self::Breaks { at, .. }
             | Self::Refuses { at, .. }
             | Self::Silent { at, .. } => Some(at),
-            Self::Late { .. } | Self::Disagrees { .. } => None,
+            Self::Late { .. } | Self::Disagrees { .. } | Self::Absent { .. } => None,
         }
     }
 
@@ -67,6 +69,7 @@ impl Strike {
         | Self::Aborts { rank, .. }
         | Self::Late { rank }
         | Self::Disagrees { rank }
+        | Self::Absent { rank }
         | Self::Breaks { rank, .. }
         | Self::Refuses { rank, .. }
         | Self::Silent { rank, .. }) = self;
@@ -99,6 +102,7 @@ impl fmt::Display for Strike {
             Self::Aborts { rank, at } => write!(f, "process {rank} aborts after {at:?}"),
             Self::Late { rank } => write!(f, "process {rank} comes too late"),
             Self::Disagrees { rank } => write!(f, "process {rank} brings another value"),
+            Self::Absent { rank } => write!(f, "process {rank} makes no call"),
             Self::Breaks { rank, at } => {
                 write!(f, "queue pairs of process {rank} fail after {at:?}")
             }
@@ -123,6 +127,8 @@ pub struct Shape {
     pub parts: u32,
     /// Calls of each job before it is split or dropped.
     pub calls: u32,
+    /// Some leave the world long after others.
+    pub stays: bool,
     /// What goes wrong.
     pub strike: Option<Strike>,
     /// Calls are collectives on GPUs.
@@ -131,7 +137,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, strike: None, gpus: None }
+        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, stays: false, strike: None, gpus: None }
     }
 }
 
@@ -145,6 +151,7 @@ impl Shape {
             fan_out: random.u32(1..=4),
             parts,
             calls: random.u32(1..=3),
+            stays: false,
             strike: None,
             gpus: None,
         };
@@ -161,6 +168,21 @@ impl Shape {
                 7 if ranks > 1 => Strike::Disagrees { rank },
                 _ => Strike::Reset { rank, at },
             });
+        }
+        shape
+    }
+
+    /// Draws one whose processes leave long after one another, or of which one makes no call.
+    pub fn draw_with_absences(random: &mut fastrand::Rng) -> Self {
+        let mut shape = Self::draw(random, false);
+        shape.ranks = shape.ranks.max(2);
+        match random.bool() {
+            true => shape.stays = true,
+            // Whoever is at the top of the tree cannot see that its own call expires.
+            false => {
+                let rank = if random.bool() { 0 } else { random.u32(..shape.ranks) };
+                (shape.parts, shape.strike) = (0, Some(Strike::Absent { rank }));
+            }
         }
         shape
     }
@@ -219,11 +241,14 @@ impl Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranks, fan_out, parts, calls, strike, gpus } = self;
+        let Self { ranks, fan_out, parts, calls, stays, strike, gpus } = self;
         write!(
             f,
             "{ranks} processes, trees of {fan_out} children, {parts} parts, {calls} calls of a job"
         )?;
+        if *stays {
+            write!(f, ", some stay long")?;
+        }
         gpus.as_ref().map_or(Ok(()), |gpus| write!(f, "{gpus}"))?;
         strike.as_ref().map_or(Ok(()), |strike| write!(f, "; {strike}"))
     }

@@ -1,6 +1,7 @@
 //! What must have come of a run of members.
 
 use ringdove::error::{BootstrapError, Error};
+use std::time::Duration;
 
 use super::connections::{BROKEN, FAILED_EARLY, REFUSED, SILENT};
 use super::shape::Strike;
@@ -10,6 +11,9 @@ use crate::engine::UNANSWERED;
 
 /// What a rank says that leaves before all have joined.
 const TOO_EARLY: &str = "it timed out before all ranks had joined";
+
+/// Farewells have come by then: all messages that are on their way have.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Run<'_> {
     /// Nothing fails without a fault, those that are left succeed, and errors tell of the fault.
@@ -30,7 +34,18 @@ impl Run<'_> {
             gpus.check(|process| self.is_left(process))?;
         }
         self.check_connections()?;
+        self.check_end()?;
         self.check_disagreement()
+    }
+
+    /// Once all have left a job in order, nothing of it goes on: each knows of each neighbour's
+    /// farewell.
+    fn check_end(&self) -> Result<(), String> {
+        let served = self.wires.elapsed.saturating_sub(self.left_at);
+        if self.shape.strike.is_some() || served < FAREWELL {
+            return Ok(());
+        }
+        Err(format!("somebody serves others for {served:?} who have all left"))
     }
 
     fn connects(&self) -> bool {
@@ -108,6 +123,13 @@ impl Run<'_> {
             _ => false,
         };
         match strike {
+            // All others have called: they know who has not, and that nobody else is missing.
+            Strike::Absent { rank } => match fault {
+                BootstrapError::Missing { missing, .. } => {
+                    missing.iter().map(|it| Some(it.0 as usize)).eq([number(rank)])
+                }
+                _ => false,
+            },
             Strike::Dies { rank, .. } | Strike::CutOff { rank, .. } => {
                 let place = number(rank);
                 let was_root = place == Some(0);
