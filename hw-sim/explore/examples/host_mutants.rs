@@ -87,7 +87,11 @@ const PARTS: [Part; 12] = [
     },
     Part {
         under: "src/communicator/",
-        tests: &[("failures", &["abort_wakes_every_rank"])],
+        tests: &[
+            ("failures", &["abort_wakes_every_rank"]),
+            ("aborts", &["an_abort_ends_the_kernels_of_every_rank"]),
+            ("nodes", &["a_rank_that_is_dropped_waits_until_its_messages_were_read"]),
+        ],
         scenarios: &[],
         jobs: true,
     },
@@ -95,8 +99,17 @@ const PARTS: [Part; 12] = [
 ];
 
 /// Files of tests that are built.
-const TEST_FILES: [&str; 7] =
-    ["ring", "engine", "engine_oracle", "engine_threads", "verbs", "verbs_order", "failures"];
+const TEST_FILES: [&str; 9] = [
+    "ring",
+    "engine",
+    "engine_oracle",
+    "engine_threads",
+    "verbs",
+    "verbs_order",
+    "failures",
+    "aborts",
+    "nodes",
+];
 
 /// A job on virtual hardware.
 struct Job {

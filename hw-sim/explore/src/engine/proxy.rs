@@ -29,7 +29,7 @@ use crate::rank::Rank;
 const PIECE_BYTES: u64 = 64;
 
 /// So often a message is sent once more that nobody has acknowledged.
-const RETRIES: u32 = 7;
+pub const RETRIES: u32 = 7;
 
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]
@@ -312,6 +312,7 @@ impl ProxyEngine {
                 lane.lost += 1;
                 return Ok(false);
             }
+            Carried::OnTheWay => return Ok(false),
             Carried::Lost => UNANSWERED.to_owned(),
             Carried::Failed(why) => why,
         };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gpus::Shape as GpuShape;
+use crate::engine::RETRIES;
 use crate::fault::Fault;
 
 /// What goes wrong.
@@ -29,6 +30,12 @@ pub enum Strike {
     Refuses { rank: u32, at: Duration },
     /// It takes no notes of connections, so it does not answer.
     Silent { rank: u32, at: Duration },
+    /// Its adapter loses all messages from this one on.
+    Loses { rank: u32, message: u64 },
+    /// Once its adapter has sent so many messages, so many are lost that it sends or is sent.
+    Flaps { rank: u32, message: u64, attempts: u32 },
+    /// Its messages are on the way for so many turns of their lanes, at most.
+    Delays { rank: u32, turns: u32 },
 }
 
 impl Strike {
@@ -43,6 +50,12 @@ impl Strike {
             Fault::AdapterReset { rank, at_us } => Self::Breaks { rank, at: at(at_us) },
             Fault::NoQueuePairs { rank, at_us } => Self::Refuses { rank, at: at(at_us) },
             Fault::NoAnswer { rank, at_us } => Self::Silent { rank, at: at(at_us) },
+            Fault::Loss { rank, message } => Self::Loses { rank, message },
+            Fault::PortFlap { rank, message, attempts } => Self::Flaps { rank, message, attempts },
+            Fault::Delay { rank, turns } => Self::Delays { rank, turns },
+            Fault::Late { rank } => Self::Late { rank },
+            Fault::Disagrees { rank } => Self::Disagrees { rank },
+            Fault::NoCall { rank } => Self::Absent { rank },
             _ => return None,
         })
     }
@@ -57,7 +70,12 @@ impl Strike {
             | Self::Breaks { at, .. }
             | Self::Refuses { at, .. }
             | Self::Silent { at, .. } => Some(at),
-            Self::Late { .. } | Self::Disagrees { .. } | Self::Absent { .. } => None,
+            Self::Late { .. }
+            | Self::Disagrees { .. }
+            | Self::Absent { .. }
+            | Self::Loses { .. }
+            | Self::Flaps { .. }
+            | Self::Delays { .. } => None,
         }
     }
 
@@ -72,7 +90,10 @@ impl Strike {
         | Self::Absent { rank }
         | Self::Breaks { rank, .. }
         | Self::Refuses { rank, .. }
-        | Self::Silent { rank, .. }) = self;
+        | Self::Silent { rank, .. }
+        | Self::Loses { rank, .. }
+        | Self::Flaps { rank, .. }
+        | Self::Delays { rank, .. }) = self;
         *rank %= ranks;
         // It needs somebody to be late for, or to disagree with.
         if ranks == 1 && matches!(self, Self::Late { .. } | Self::Disagrees { .. }) {
@@ -82,7 +103,24 @@ impl Strike {
 
     /// Does it strike adapters' connections?
     pub fn is_of_connections(self) -> bool {
-        matches!(self, Self::Breaks { .. } | Self::Refuses { .. } | Self::Silent { .. })
+        matches!(
+            self,
+            Self::Breaks { .. }
+                | Self::Refuses { .. }
+                | Self::Silent { .. }
+                | Self::Loses { .. }
+                | Self::Flaps { .. }
+                | Self::Delays { .. }
+        )
+    }
+
+    /// Do adapters hide it, so that nothing may fail?
+    pub fn is_hidden(self) -> bool {
+        match self {
+            Self::Flaps { attempts, .. } => attempts <= RETRIES,
+            Self::Delays { .. } => true,
+            _ => false,
+        }
     }
 
     /// Is a rank cut off, which the others cannot tell from one that is slow?
@@ -111,6 +149,15 @@ impl fmt::Display for Strike {
             }
             Self::Silent { rank, at } => {
                 write!(f, "process {rank} answers no requests after {at:?}")
+            }
+            Self::Loses { rank, message } => {
+                write!(f, "the adapter of process {rank} loses message {message} and all behind it")
+            }
+            Self::Flaps { rank, message, attempts } => {
+                write!(f, "the port of process {rank} loses {attempts} messages from {message} on")
+            }
+            Self::Delays { rank, turns } => {
+                write!(f, "messages of process {rank} take up to {turns} turns")
             }
         }
     }
@@ -235,6 +282,22 @@ impl Shape {
                 *turn = 0;
             }
         }
+        shape
+    }
+}
+
+impl Shape {
+    /// The same, with an adapter that loses messages, for a while or for good, or delays them.
+    pub fn draw_with_losses(random: &mut fastrand::Rng) -> Self {
+        let mut shape = Self::draw_with_connections(random, false);
+        let rank = random.u32(..shape.ranks);
+        let most_log2 = random.u32(..=6);
+        let message = random.u64(..1 << most_log2);
+        shape.strike = Some(match random.u32(..4) {
+            0 => Strike::Loses { rank, message },
+            1 => Strike::Delays { rank, turns: random.u32(1..=20) },
+            _ => Strike::Flaps { rank, message, attempts: random.u32(1..=3 * RETRIES) },
+        });
         shape
     }
 }

@@ -67,6 +67,9 @@ impl Run<'_> {
             Strike::Silent { rank, .. } => {
                 self.gpus.iter_mut().for_each(|gpus| gpus.silence(rank as usize));
             }
+            Strike::Loses { .. } | Strike::Flaps { .. } | Strike::Delays { .. } => {
+                self.gpus.iter().for_each(|gpus| gpus.disturb_adapter(strike));
+            }
             Strike::Late { .. } | Strike::Disagrees { .. } | Strike::Absent { .. } => {}
         }
     }

@@ -7,7 +7,7 @@ use super::connections::{BROKEN, FAILED_EARLY, REFUSED, SILENT};
 use super::shape::Strike;
 use super::strikes::EXPIRED;
 use super::{Job, Process, Run};
-use crate::engine::UNANSWERED;
+use crate::engine::{RETRIES, UNANSWERED};
 
 /// What a rank says that leaves before all have joined.
 const TOO_EARLY: &str = "it timed out before all ranks had joined";
@@ -97,7 +97,11 @@ impl Run<'_> {
                 return true;
             }
             // Whoever ends a job, or dies, takes its queue pairs along.
-            Error::Aborted { why, .. } if self.connects() && is_of_lost_peer(why) => return true,
+            Error::Aborted { why, .. }
+                if self.connects() && !strike.is_hidden() && is_of_lost_peer(why) =>
+            {
+                return true;
+            }
             Error::Aborted { why, .. } if strike.is_of_connections() => {
                 return tells_of_connection(strike, why);
             }
@@ -158,9 +162,12 @@ impl Run<'_> {
                 _ => is_consequence || misses(rank),
             },
             Strike::Aborts { rank, .. } => is_consequence || misses(rank),
-            Strike::Breaks { .. } | Strike::Refuses { .. } | Strike::Silent { .. } => {
-                is_consequence
-            }
+            Strike::Breaks { .. }
+            | Strike::Refuses { .. }
+            | Strike::Silent { .. }
+            | Strike::Loses { .. }
+            | Strike::Flaps { .. } => is_consequence,
+            Strike::Delays { .. } => false,
             Strike::Disagrees { .. } => {
                 matches!(
                     fault,
@@ -185,6 +192,9 @@ fn tells_of_connection(strike: Strike, why: &str) -> bool {
         }
         Strike::Refuses { .. } => why.contains(REFUSED),
         Strike::Silent { .. } => why.contains(SILENT),
+        Strike::Loses { .. } => why.contains(UNANSWERED),
+        // An adapter hides it that fewer are lost than it sends again.
+        Strike::Flaps { attempts, .. } => attempts > RETRIES && why.contains(UNANSWERED),
         _ => false,
     }
 }

@@ -110,6 +110,8 @@ pub enum Scenario {
     /// The same, and an adapter is reset under traffic, makes no queue pairs, a rank does not
     /// answer, or what goes wrong in `MembersFaults`; those that are left connect anew.
     ConnectionsFaults,
+    /// As `Connections`, and an adapter loses messages, for a while or for good, or delays them.
+    Lossy,
     /// Words by which hosts, engines and peers hand memory over, by the library's code.
     Words,
     /// One of these, drawn.
@@ -175,7 +177,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 32] = [
+    pub const ALL: [(&'static str, Self); 33] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -206,12 +208,13 @@ impl Scenario {
         ("communicators-faults", Self::CommunicatorsFaults),
         ("connections", Self::Connections),
         ("connections-faults", Self::ConnectionsFaults),
+        ("lossy", Self::Lossy),
         ("words", Self::Words),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 30] = [
+    pub const DRAWN: [Self; 31] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -241,6 +244,7 @@ impl Scenario {
         Self::Connections,
         Self::ConnectionsFaults,
         Self::Absences,
+        Self::Lossy,
         Self::Words,
     ];
 
@@ -272,7 +276,8 @@ impl Scenario {
             | Self::Communicators
             | Self::CommunicatorsFaults
             | Self::Connections
-            | Self::ConnectionsFaults => Some(Traffic::Members),
+            | Self::ConnectionsFaults
+            | Self::Lossy => Some(Traffic::Members),
             _ => None,
         }
     }

@@ -242,6 +242,7 @@ impl Options {
                 Scenario::ConnectionsFaults => {
                     MembersShape::draw_with_connections(&mut random, true)
                 }
+                Scenario::Lossy => MembersShape::draw_with_losses(&mut random),
                 Scenario::Absences => MembersShape::draw_with_absences(&mut random),
                 _ => MembersShape::draw(&mut random, scenario == Scenario::MembersFaults),
             };
