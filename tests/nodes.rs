@@ -233,8 +233,8 @@ fn low_latency_messages_go_between_nodes_where_adapters_write_whole_words() {
     }
 }
 
-/// If this fails, a rank leaves while ranks of other nodes have not read what it sent: their credits
-/// find nobody once its process has ended, and their communicators fail for it.
+/// If this fails, a rank leaves while ranks of other nodes have not read what it sent: their
+/// credits find nobody once its process has ended, and their communicators fail for it.
 #[test]
 fn a_rank_that_is_dropped_waits_until_its_messages_were_read() {
     let folder = tempfile::tempdir().unwrap();

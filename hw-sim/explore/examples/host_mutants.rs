@@ -1,6 +1,6 @@
-//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants ROWS > NEW`,
-//! in the root of the repository, and `NEW` becomes `hw-sim/explore/HOST-MUTANTS.md`. `ROWS` is a file
-//! that keeps rows as they come, so that a run which was cut short can go on. It copies the
+//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants ROWS`
+//! in the root of the repository, whose output becomes `hw-sim/explore/HOST-MUTANTS.md`. `ROWS` is
+//! a file that keeps rows as they come, so that a run which was cut short can go on. It copies the
 //! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, and runs
 //! it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
 //! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What

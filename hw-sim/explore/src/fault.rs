@@ -4,8 +4,8 @@
 //! counts launches, requests or looks, here the turns of all actors together are counted.
 //!
 //! `FORMS` lists them; `README.md` of virtual hardware says what each does. Runs of jobs
-//! (`members`, `communicators`, `connections`) have one fault alone: N is a process there, and times
-//! are microseconds.
+//! (`members`, `communicators`, `connections`) have one fault alone: N is a process there, and
+//! times are microseconds.
 
 use std::fmt;
 use std::str::FromStr;

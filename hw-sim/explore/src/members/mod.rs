@@ -6,6 +6,7 @@
 //! another job, make calls, and leave. With GPUs, calls are collectives of kernels and engines, and
 //! whatever ends a job on the network must end its kernels.
 
+mod act;
 mod connections;
 mod gpus;
 mod shape;
@@ -22,6 +23,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
+use act::Act;
+pub(crate) use act::Job;
 use connections::lock;
 pub use gpus::Gpus;
 pub use shape::{Shape, Strike};
@@ -49,55 +52,6 @@ const BATCH_TURNS: u32 = 500;
 const TURNS_MAX: u64 = 4_000_000;
 /// Lines of the log that a report shows.
 const LINES_SHOWN: usize = 60;
-
-/// Which job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Job {
-    World,
-    Part(u32),
-    /// Of those that are left.
-    Rest,
-}
-
-impl Job {
-    fn number(self) -> u32 {
-        match self {
-            Self::World => 0,
-            Self::Part(part) => 1 + part,
-            Self::Rest => 99,
-        }
-    }
-}
-
-/// What a process does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    Join(Job),
-    Gather(Job, u32),
-    /// Ranks tell each other where their memory lies.
-    Meet(Job),
-    /// A collective on GPUs.
-    Call(Job, u32),
-    /// The rank's kernels end, and it leaves its engine.
-    Close(Job),
-    /// It is there for so long, and does nothing; for ever where no time is given.
-    Stay(Job, Option<Duration>),
-    Leave(Job),
-}
-
-impl Act {
-    fn job(self) -> Job {
-        match self {
-            Self::Join(job)
-            | Self::Gather(job, _)
-            | Self::Meet(job)
-            | Self::Call(job, _)
-            | Self::Close(job)
-            | Self::Stay(job, _)
-            | Self::Leave(job) => job,
-        }
-    }
-}
 
 /// A rank of a job, or its root.
 struct Node {

@@ -379,8 +379,8 @@ impl Run {
         recorders
     }
 
-    /// Who sees a block in use finds what stands there for all of its rank's life; who takes a block
-    /// comes behind who had it before.
+    /// Who sees a block in use finds what stands there for all of its rank's life; who takes a
+    /// block comes behind who had it before.
     fn block(&mut self) -> Result<(), String> {
         let [first, second, reader] = self.recorders::<3>();
         let flights = [flight(1), flight(2)];
