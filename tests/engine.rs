@@ -4,17 +4,18 @@
 mod support;
 
 use ringdove::engine::{
-    Alarm, AttachmentHandle, EngineSettings, Lane, Progress, Proxy, RegionDescriptor, Route, Watch,
+    Alarm, AttachmentHandle, EngineSettings, Expects, Lane, Progress, Proxy, RegionDescriptor,
+    Route, Watch,
 };
 use ringdove::error::{DescriptorFault, Error, TransportCause};
 use ringdove::id::{LaneId, Position, Rank, RouteId};
 use ringdove::ring::Producer;
 use ringdove::shared::Region;
 use ringdove::transport::traced::{Trace, Traced};
-use ringdove::transport::{SignalWrite, Transport};
+use ringdove::transport::{Polled, SignalWrite, Transfer, Transport, TransportError};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor, ROUTE_MAX};
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use support::faulty::{Faults, Faulty};
@@ -171,7 +172,7 @@ fn r8_nothing_behind_a_bad_descriptor_is_moved() {
 fn r7_contiguous_descriptors_become_one_transfer() {
     let mut bench = Bench::new(NullTransport::default());
     for index in 0..4 {
-        let completion = index == 1;
+        let completion = index % 2 == 1;
         bench.ring(&Descriptor { completion, ..put(0, index * 100, 500 + index * 100, 100) });
     }
     bench.step();
@@ -179,10 +180,10 @@ fn r7_contiguous_descriptors_become_one_transfer() {
     assert_eq!(accepted.len(), 1);
     assert_eq!((accepted[0].length, accepted[0].position), (400, Position(0)));
     assert_eq!(accepted[0].arrival, Some(SignalWrite { address: ARRIVAL, value: 4 }));
-    assert_eq!(accepted[0].completion, Some(SignalWrite { address: COMPLETION, value: 1 }));
+    assert_eq!(accepted[0].completion, Some(SignalWrite { address: COMPLETION, value: 2 }));
     let statistics = bench.handle.statistics();
     assert_eq!((statistics.descriptors, statistics.transfers), (4, 1));
-    assert_eq!((statistics.bytes, statistics.signals), (400, 5));
+    assert_eq!((statistics.bytes, statistics.signals), (400, 6));
     assert_eq!(statistics.occupancy_max, 4);
 }
 
@@ -526,4 +527,60 @@ fn detaching_drains_first_and_gives_up_at_its_deadline() {
     let detached = bench.proxy.take_detached(NOW).expect("all is done");
     assert_eq!(detached.unfinished, None);
     assert!(bench.handle.wait_applied(NOW).is_err(), "nobody serves it any more");
+}
+
+/// Takes everything, and ends it once it is told to.
+struct HeldTransport {
+    lets_go: Arc<AtomicBool>,
+    in_flight: u64,
+}
+
+impl Transport for HeldTransport {
+    fn submit(&mut self, batch: &[Transfer]) -> Result<usize, TransportError> {
+        self.in_flight += batch.len() as u64;
+        Ok(batch.len())
+    }
+
+    fn poll(&mut self) -> Result<Polled, TransportError> {
+        let ends = self.lets_go.load(Ordering::Relaxed);
+        let completed = if ends { std::mem::take(&mut self.in_flight) } else { 0 };
+        Ok(Polled { completed })
+    }
+}
+
+/// If this fails, memory goes away of which a descriptor in the ring speaks, or in which a transfer
+/// still writes.
+#[test]
+fn detaching_waits_for_the_ring_and_for_what_is_in_flight() {
+    let lets_go = Arc::new(AtomicBool::new(false));
+    let mut bench = Bench::new(HeldTransport { lets_go: lets_go.clone(), in_flight: 0 });
+    bench.step();
+    bench.ring(&put(0, 0, 0, 8));
+    bench.proxy.begin_detach(bench.key, Duration::MAX);
+    assert!(bench.proxy.take_detached(NOW).is_none(), "a descriptor is in the ring");
+    bench.step();
+    assert_eq!(bench.trace.accepted().len(), 1);
+    assert!(bench.proxy.take_detached(NOW).is_none(), "a transfer is in flight");
+    lets_go.store(true, Ordering::Relaxed);
+    bench.step();
+    assert_eq!(bench.proxy.take_detached(NOW).expect("all is done").unfinished, None);
+}
+
+/// If this fails, an engine goes to rest while a launch runs that will ring, or watches for
+/// doorbells when none can come.
+#[test]
+fn a_launch_that_was_announced_is_expected_until_it_has_ended() {
+    let ended = Region::host(8).word64(0).unwrap();
+    let settings = EngineSettings::default();
+    let mut rank = TestRank::new(3, 4, NullTransport::default());
+    rank.parts.as_mut().unwrap().launches_ended = Some(ended.clone());
+    let (attachment, handle) = rank.attachment(&settings);
+    let mut proxy = Proxy::new(&settings);
+    proxy.attach(attachment);
+    let mut expects = || proxy.step(NOW).expects;
+    assert_eq!(expects(), Expects::Nothing);
+    handle.announce(1);
+    assert_eq!(expects(), Expects::Launch);
+    ended.store(1, Ordering::Release);
+    assert_eq!(expects(), Expects::Nothing);
 }

@@ -5,8 +5,10 @@ mod hardware;
 
 use hardware::engines::CONNECTIONS;
 use hardware::perf::{assert_right, last_words, on_real_hardware, perf};
-use hardware::{run_bounded, tool};
+use hardware::{FOLDER, on_processes_env, run_bounded, tool};
+use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 fn all_reduce_over_two_nodes_is_right_with_one_and_several_gpus_each() {
@@ -229,4 +231,47 @@ fn low_latency_messages_go_between_nodes_where_adapters_write_whole_words() {
         let mut with_signals = tallies.filter(|line| !line.contains(", 0 signals"));
         assert_eq!(with_signals.next(), None, "{what}: {}", ended.1);
     }
+}
+
+/// If this fails, a rank leaves while ranks of other nodes have not read what it sent: their
+/// credits find nobody once its process has ended, and their communicators fail for it.
+#[test]
+fn a_rank_that_is_dropped_waits_until_its_messages_were_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [(FOLDER, folder.path().to_str().unwrap())];
+    on_processes_env("pcie4 x 2", &[], &variables, (2, 1), |mut ranks| {
+        let communicator = ranks.pop().unwrap();
+        let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
+        let [sent, reads] = ["sent", "reads"].map(|name| folder.join(name));
+        let stream = communicator.context().per_thread_stream();
+        let mut buffer = stream.clone_htod(&[7u32; 64]).unwrap();
+        if communicator.rank() == 0 {
+            communicator.send(&buffer, 1, &stream).unwrap();
+            stream.synchronize().unwrap();
+            std::fs::write(&sent, "").unwrap();
+            let begun = Instant::now();
+            drop(communicator);
+            // It waits two seconds at most.
+            let took = begun.elapsed();
+            assert!(
+                reads.exists() || took >= Duration::from_millis(1900),
+                "it left after {took:?}"
+            );
+            return;
+        }
+        while !sent.exists() {
+            assert!(communicator.check().is_ok());
+            std::thread::yield_now();
+        }
+        // So long does the other rank wait, or it does not: nothing else shows it.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(300) {
+            std::thread::yield_now();
+        }
+        std::fs::write(&reads, "").unwrap();
+        communicator.receive(&mut buffer, 0, &stream).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [7; 64]);
+        assert!(communicator.check().is_ok());
+    });
 }

@@ -128,6 +128,47 @@ fn a_full_queue_is_back_pressure_and_never_an_overflow() {
     });
 }
 
+/// The same of transfers that take two work requests each: data, and the signal behind it.
+#[test]
+fn transfers_of_several_work_requests_fill_a_queue_sooner() {
+    on_adapter(|settings| {
+        let settings = VerbsSettings { queue_depth: 32, queue_pairs: 1, ..settings };
+        let [mut from, to] = pair(&settings, 4096, 1);
+        let signalled = |value| {
+            let arrival = Some(SignalWrite { address: to.signal_address(0), value });
+            Transfer { arrival, ..transfer(0, (&from, 0), (&to, 0), 256) }
+        };
+        let transfers: Vec<_> = (1..=200).map(signalled).collect();
+        assert_eq!(from.transport.submit(&transfers).unwrap(), 16, "32 work requests");
+        assert_eq!(drain(&mut from.transport, 16).unwrap(), 16);
+        run(&mut from.transport, &transfers[16..]).unwrap();
+        assert_eq!(to.signal(0).load(Ordering::Acquire), 200);
+    });
+}
+
+/// If this fails, a source may be overwritten while the adapter still reads it: the end of an
+/// earlier transfer was taken for that of a later one.
+#[test]
+fn a_transfer_ends_by_its_own_completion() {
+    on_adapter(|settings| {
+        let [mut from, to] = pair(&settings, BYTES, 1);
+        for round in 1..=20 {
+            let mut short = transfer(0, (&from, 0), (&to, 0), 8);
+            short.completion = Some(SignalWrite { address: from.signal_address(1), value: round });
+            let mut long = transfer(0, (&from, 0), (&to, 0), BYTES as u64);
+            long.arrival = Some(SignalWrite { address: to.signal_address(0), value: round });
+            long.completion = Some(SignalWrite { address: from.signal_address(0), value: round });
+            assert_eq!(from.transport.submit(&[short, long]).unwrap(), 2);
+            let ended = from.signal(0);
+            wait_for(&mut from.transport, "the long one", || {
+                ended.load(Ordering::Acquire) == round
+            });
+            // On a virtual adapter what has ended has arrived.
+            assert_eq!(to.signal(0).load(Ordering::Acquire), round, "it ended before it arrived");
+        }
+    });
+}
+
 /// A transfer without data and without arrival is a credit that returns to the sender: it must
 /// end after those before it.
 #[test]

@@ -143,6 +143,20 @@ fn a_receiver_that_does_not_look_holds_the_sender_up_and_nothing_more() {
     });
 }
 
+/// If this fails, a queue that is full of transfers has no place for the count that its peer waits
+/// for, and both wait for each other.
+#[test]
+fn a_place_is_kept_for_the_count_of_used_receive_requests() {
+    on_adapter(|settings| {
+        let order = VerbsOrder::Immediate;
+        let settings = VerbsSettings { queue_depth: 16, queue_pairs: 1, order, ..settings };
+        let [mut from, to] = pair(&settings, 4096, 1);
+        let transfers = vec![transfer(0, (&from, 0), (&to, 0), 64); 40];
+        assert_eq!(from.transport.submit(&transfers).unwrap(), 15);
+        assert_eq!(drain(&mut from.transport, 15).unwrap(), 15);
+    });
+}
+
 #[test]
 fn sides_that_signal_in_different_ways_do_not_connect() {
     on_adapter(|settings| {

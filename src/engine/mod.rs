@@ -2,6 +2,7 @@
 //!
 //! * [`proxy`]: the software engine's pure [`step`](proxy::Proxy::step)
 //! * [`thread`]: the threads that call it, and how they idle
+//! * [`sleep`]: how they rest, and how launches wake them
 //! * [`attachment`]: one rank of one communicator, as the proxy serves it
 //! * [`control`]: the control plane's end of it: lanes, routes, statistics
 //! * [`route`]: what descriptors may name (R8)
@@ -16,6 +17,7 @@ pub mod device;
 mod idle;
 pub mod proxy;
 pub mod route;
+pub mod sleep;
 pub mod statistics;
 pub mod thread;
 pub mod watch;

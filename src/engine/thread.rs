@@ -7,6 +7,7 @@
 use super::attachment::Attachment;
 use super::idle::IdlePolicy;
 use super::proxy::{AttachmentKey, Detached, Expects, Progress, Proxy};
+use super::sleep::Sleep;
 use super::{AttachmentHandle, AttachmentParts, EngineSettings};
 use crate::error::{Error, Result};
 use crate::settings::CPUS_MAX;
@@ -14,7 +15,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -30,51 +31,23 @@ pub struct Waker {
     sleep: Arc<Sleep>,
 }
 
-/// What a proxy thread and those who wake it share.
-#[derive(Default)]
-struct Sleep {
-    /// Wakes so far.
-    nudges: AtomicU64,
-    /// The thread is about to begin a park that a launch ends, or is in it.
-    rests: AtomicBool,
-}
-
-impl Sleep {
-    /// Parks the calling thread, which has seen so many nudges; not if there are more by now. A
-    /// thread that awaits doorbells looks for them by itself, soon: a launch does not end its park.
-    fn park(&self, limit: Duration, awaits_doorbells: bool, nudges_seen: u64) {
-        if awaits_doorbells {
-            return thread::park_timeout(limit);
-        }
-        if self.may_rest(nudges_seen) {
-            thread::park_timeout(limit);
-        }
-        self.rests.store(false, Ordering::Relaxed);
+/// Parks the calling thread, which has seen so many nudges; not if there are more by now. A thread
+/// that awaits doorbells looks for them by itself, soon: a launch does not end its park.
+fn park(sleep: &Sleep, limit: Duration, awaits_doorbells: bool, nudges_seen: u64) {
+    if awaits_doorbells {
+        return thread::park_timeout(limit);
     }
-
-    /// Says that the thread rests. False: there are more nudges than it has seen.
-    fn may_rest(&self, nudges_seen: u64) -> bool {
-        // Sequentially consistent, as are nudge and look in `nudge`: one of the two sides sees what
-        // the other one has written.
-        self.rests.store(true, Ordering::SeqCst);
-        self.nudges.load(Ordering::SeqCst) == nudges_seen
+    if sleep.may_rest(nudges_seen) {
+        thread::park_timeout(limit);
     }
-
-    /// Counts a launch. True: the thread rests, and must be woken.
-    fn nudge(&self) -> bool {
-        // Sequentially consistent: pairs with `may_rest`. What was announced before is seen by
-        // whoever sees the nudge.
-        self.nudges.fetch_add(1, Ordering::SeqCst);
-        self.rests.load(Ordering::SeqCst)
-    }
+    sleep.end_rest();
 }
 
 impl Waker {
     /// Ends a park, and makes the thread spin and yield anew before it parks again. Cheap when
     /// the thread is awake; never blocks.
     pub fn wake(&self) {
-        // Relaxed: the count only resets the idle policy; unpark orders what matters.
-        self.sleep.nudges.fetch_add(1, Ordering::Relaxed);
+        self.sleep.count();
         self.unpark();
     }
 
@@ -344,9 +317,7 @@ impl Body {
             if steps.is_multiple_of(STEPS_PER_CLOCK_READ) {
                 now = self.epoch.elapsed();
             }
-            // Before the step: what was announced later is no reason to park. Acquire: what was
-            // announced before is seen. Pairs with `Waker::announce`.
-            let nudges = self.sleep.nudges.load(Ordering::Acquire);
+            let nudges = self.sleep.seen();
             let progress = self.step(now);
             self.deliver_departures(now);
             if nudges != nudges_seen {
@@ -354,7 +325,7 @@ impl Body {
                 self.idle.reset();
             }
             let awaits_doorbells = progress.expects == Expects::Launch;
-            let park = |limit| self.sleep.park(limit, awaits_doorbells, nudges_seen);
+            let park = |limit| park(&self.sleep, limit, awaits_doorbells, nudges_seen);
             if self.idle.pause(&progress, !self.departures.is_empty(), now, park) {
                 now = self.epoch.elapsed();
             }
@@ -427,57 +398,4 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::hint::spin_loop;
-    use std::sync::Barrier;
-
-    /// Launches that race with a thread which goes to rest.
-    const RACES: u64 = 100_000;
-
-    /// If this fails, a thread goes to rest and its launch does not wake it: each side has missed
-    /// what the other one wrote (store buffering).
-    #[test]
-    fn a_launch_is_seen_or_wakes_the_thread() {
-        let (sleep, start) = (Sleep::default(), Barrier::new(2));
-        // Both sides of a race begin when both have come.
-        let (begun, missed) = (AtomicU64::new(0), AtomicU64::new(0));
-        let meet = |race: u64| {
-            begun.fetch_add(1, Ordering::AcqRel);
-            let mut looks = 0_u32;
-            while begun.load(Ordering::Acquire) < 2 * (race + 1) {
-                looks += 1;
-                // The other side may need this processor.
-                if looks.is_multiple_of(1 << 10) { thread::yield_now() } else { spin_loop() }
-            }
-        };
-        let launches = || {
-            start.wait();
-            let mut wakes = Vec::with_capacity(RACES as usize);
-            for race in 0..RACES {
-                meet(2 * race);
-                wakes.push(sleep.nudge());
-                meet(2 * race + 1);
-            }
-            wakes
-        };
-        thread::scope(|scope| {
-            let launches = scope.spawn(launches);
-            start.wait();
-            let mut rests = Vec::with_capacity(RACES as usize);
-            for race in 0..RACES {
-                sleep.rests.store(false, Ordering::Relaxed);
-                meet(2 * race);
-                rests.push(sleep.may_rest(race));
-                meet(2 * race + 1);
-            }
-            for (rests, wakes) in rests.into_iter().zip(launches.join().unwrap()) {
-                missed.fetch_add(u64::from(rests && !wakes), Ordering::Relaxed);
-            }
-        });
-        assert_eq!(missed.into_inner(), 0, "of {RACES} launches");
-    }
 }

@@ -4,7 +4,7 @@
 use super::layout::{self, BLOCKS, WORDS, block, block_start, header};
 use super::view::ProcessView;
 use crate::error::{Error, Result};
-use crate::shared::{WordArray, map_file, map_zeros};
+use crate::shared::{HostRow64, HostWord64, WordArray, map_file, map_zeros};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::path::Path;
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The memory.
-pub(super) struct Memory {
-    pub words: WordArray,
+/// The memory; a simulation's has words of another kind.
+pub struct Memory<R = WordArray, T = AtomicU64> {
+    pub(super) words: R,
     /// By block: claimed by a recorder of this process?
-    taken: [AtomicU64; BLOCKS],
+    taken: Box<[T]>,
     /// Keeps the name under which other processes find the memory.
     _file: Option<File>,
 }
@@ -58,20 +58,31 @@ impl Memory {
     }
 
     fn over(words: WordArray, file: Option<File>) -> Self {
+        let taken = (0..BLOCKS).map(|_| AtomicU64::new(0)).collect();
+        Self { _file: file, ..Memory::in_words(words, taken) }
+    }
+}
+
+impl<R: HostRow64, T: HostWord64> Memory<R, T> {
+    /// How many words it takes to record so many ranks.
+    pub const fn words_of(ranks: usize) -> usize {
+        block_start(ranks)
+    }
+
+    /// One in these words, with a word for each rank; all are 0.
+    pub fn in_words(words: R, taken: Box<[T]>) -> Self {
         // Relaxed: a reader of another process finds these values or zeros, and takes neither of
         // them for what it is not.
         words.store(header::VERSION, layout::VERSION, Ordering::Relaxed);
         words.store(header::PID, std::process::id().into(), Ordering::Relaxed);
         words.store(header::MAGIC, layout::MAGIC, Ordering::Relaxed);
-        Self { words, taken: std::array::from_fn(|_| AtomicU64::new(0)), _file: file }
+        Self { words, taken, _file: None }
     }
 
     /// A block that nobody has; its words are zeros but for the first. `None` if all are taken.
     pub fn claim(&self) -> Option<usize> {
-        let free = |taken: &AtomicU64| {
-            taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
         // Acquire: after the last writes of who had it before. Pairs with `release`.
+        let free = |taken: &T| taken.replace(0, 1, Ordering::Acquire);
         let Some(index) = self.taken.iter().position(free) else {
             // Relaxed: it is a count.
             self.words.fetch_add(header::UNRECORDED, 1, Ordering::Relaxed);
@@ -81,7 +92,7 @@ impl Memory {
         // Relaxed, as in `release`: readers take a block whose first word is 0 for free, and look
         // at it again after they have read the rest.
         (1..block::WORDS).for_each(|word| self.words.store(start + word, 0, Ordering::Relaxed));
-        self.words.fetch_max(header::USED, index as u64 + 1, Ordering::Relaxed);
+        self.words.raise(header::USED, index as u64 + 1, Ordering::Relaxed);
         Some(index)
     }
 
@@ -98,7 +109,7 @@ impl Memory {
         // Acquire: pairs with the release of a block's first word and of entries' stamps, and keeps
         // the words in their order.
         let load = |word| self.words.load(word, Ordering::Acquire);
-        let words = || Some((0..block_start(used.min(BLOCKS))).map(load).collect());
+        let words = || Some((0..block_start(used.min(self.taken.len()))).map(load).collect());
         ProcessView::load(words).unwrap_or_default()
     }
 }

@@ -28,6 +28,7 @@ mod verdict;
 mod view;
 mod watchdog;
 
+pub use memory::Memory;
 pub use processes::{Gathered, gather, of_process};
 pub use recorder::{Digest, Flight, RankRecorder};
 pub use report::Report;

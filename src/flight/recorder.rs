@@ -5,9 +5,10 @@ use super::memory::{Memory, made, now};
 use super::view::{EngineView, EntryKind, FailureKind};
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::shared::{HostRow64, HostWord64, WordArray};
 use ringdove_kernels::launch::WaitRecord;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What a rank says of itself when it is made.
@@ -41,8 +42,8 @@ impl Digest {
 
 /// Records one rank. Its methods take no lock and wait for nobody. Where no block is free they do
 /// nothing.
-pub struct RankRecorder {
-    memory: Arc<Memory>,
+pub struct RankRecorder<R: HostRow64 = WordArray, T: HostWord64 = AtomicU64> {
+    memory: Arc<Memory<R, T>>,
     /// Where its block begins, and the number of the block.
     place: Option<(usize, usize)>,
 }
@@ -58,8 +59,11 @@ impl RankRecorder {
     pub fn new(flight: &Flight) -> Result<Self> {
         Ok(Self::within(made()?.clone(), flight))
     }
+}
 
-    pub(super) fn within(memory: Arc<Memory>, flight: &Flight) -> Self {
+impl<R: HostRow64, T: HostWord64> RankRecorder<R, T> {
+    /// A recorder for a new rank, in this memory.
+    pub fn within(memory: Arc<Memory<R, T>>, flight: &Flight) -> Self {
         let place = memory.claim().map(|index| (block_start(index), index));
         let recorder = Self { memory, place };
         let state = 2 * GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
@@ -186,7 +190,7 @@ impl RankRecorder {
         words.store(at + entry::STAMP, 0, Ordering::Relaxed);
         // Release fence: whoever sees a word of what follows sees that the stamp was 0, or the new
         // one. Pairs with `ProcessView::load`, which loads the stamp before and after.
-        fence(Ordering::Release);
+        words.fence(Ordering::Release);
         let mut bytes = [0; 16];
         let length = name.len().min(16);
         bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
@@ -201,7 +205,7 @@ impl RankRecorder {
     }
 }
 
-impl Drop for RankRecorder {
+impl<R: HostRow64, T: HostWord64> Drop for RankRecorder<R, T> {
     fn drop(&mut self) {
         if let Some((_, index)) = self.place {
             self.memory.release(index);
@@ -209,7 +213,7 @@ impl Drop for RankRecorder {
     }
 }
 
-impl std::fmt::Debug for RankRecorder {
+impl<R: HostRow64, T: HostWord64> std::fmt::Debug for RankRecorder<R, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RankRecorder({:?})", self.place)
     }

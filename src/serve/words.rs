@@ -1,29 +1,11 @@
-//! The orderings of memory that other members read and write. What an adapter has placed before it
-//! reported a completion, or before a word that it wrote later, is seen behind these loads.
+//! The orderings of memory that other members read and write: those of [`crate::shared`] that hand
+//! something over, and those on which nothing depends.
+
+pub(super) use crate::shared::{observe, publish, warn_before};
 
 use crate::shared::{AtomicWord64, WordArray};
 use std::ops::Range;
-use std::sync::atomic::{Ordering, fence};
-
-/// Stores a word behind everything that was stored before.
-pub(super) fn publish(word: &AtomicWord64, value: u64) {
-    // Release. Pairs with observe, here or, by an adapter's read, at a peer.
-    word.store(value, Ordering::Release);
-}
-
-/// Loads a word before everything that is loaded later.
-pub(super) fn observe(word: &AtomicWord64) -> u64 {
-    // Acquire. Pairs with publish, or with the order of a peer's accesses.
-    word.load(Ordering::Acquire)
-}
-
-/// Stores a word before everything that is stored later: a warning that what it guards changes.
-pub(super) fn warn_before(word: &AtomicWord64, value: u64) {
-    word.store(value, Ordering::Relaxed);
-    // Pairs with a reader that loads the word after the data (Client::pull): who has read a byte of
-    // the new data reads the new word.
-    fence(Ordering::Release);
-}
+use std::sync::atomic::Ordering;
 
 /// A load that nothing depends on.
 pub(super) fn peek(word: &AtomicWord64) -> u64 {

@@ -4,7 +4,7 @@
 //! Rust reference or slice to it. There are three ways in: one atomic word ([`AtomicWord32`],
 //! [`AtomicWord64`]), a row of atomic words ([`WordArray`]), and copies in and out of a [`Region`]
 //! of memory that is not written at that moment. Every load and store names its ordering where it
-//! is made.
+//! is made, or has a name: [`publish`], [`observe`], [`warn_before`].
 //!
 //! A file that is such memory, the BAR of a PCI function, becomes a region with [`map_file`].
 //!
@@ -19,12 +19,14 @@
 
 mod device;
 mod mapping;
+mod order;
 mod peer_range;
 mod region;
 mod word;
 
 pub use device::{DeviceRange, DmaBuffer};
 pub use mapping::{map_file, map_zeros};
+pub use order::{observe, publish, warn_before};
 pub use peer_range::{Extent, PeerRange};
 pub use region::{Owner, Region};
-pub use word::{AtomicWord32, AtomicWord64, Row64, Word64, WordArray};
+pub use word::{AtomicWord32, AtomicWord64, HostRow64, HostWord64, Row64, Word64, WordArray};

@@ -2,7 +2,7 @@
 
 use super::region::Owner;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 
 /// A 32-bit word that others, devices too, may write at any moment.
 #[derive(Clone)]
@@ -56,6 +56,42 @@ pub trait Row64 {
     /// # Panics
     /// If there is no such word.
     fn load(&self, index: usize, ordering: Ordering) -> u64;
+
+    /// Stores word `index`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    fn store(&self, index: usize, value: u64, ordering: Ordering);
+}
+
+/// A word in host memory: a processor can do atomic arithmetic on it.
+pub trait HostWord64: Word64 {
+    /// Adds, wrapping; gives the value before.
+    fn fetch_add(&self, value: u64, ordering: Ordering) -> u64;
+
+    /// Replaces `current` by `new`, and says whether it did. Relaxed where it did not.
+    fn replace(&self, current: u64, new: u64, ordering: Ordering) -> bool;
+
+    /// A fence of the thread that accesses the word.
+    fn fence(&self, ordering: Ordering);
+}
+
+/// A row of such words.
+pub trait HostRow64: Row64 {
+    /// Adds to word `index`, wrapping; gives the value before.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    fn fetch_add(&self, index: usize, value: u64, ordering: Ordering) -> u64;
+
+    /// Raises word `index` to `value` where it is less.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    fn raise(&self, index: usize, value: u64, ordering: Ordering);
+
+    /// A fence of the thread that accesses the row.
+    fn fence(&self, ordering: Ordering);
 }
 
 impl Word64 for AtomicWord64 {
@@ -68,9 +104,66 @@ impl Word64 for AtomicWord64 {
     }
 }
 
+impl HostWord64 for AtomicWord64 {
+    fn fetch_add(&self, value: u64, ordering: Ordering) -> u64 {
+        self.word().fetch_add(value, ordering)
+    }
+
+    fn replace(&self, current: u64, new: u64, ordering: Ordering) -> bool {
+        HostWord64::replace(self.word(), current, new, ordering)
+    }
+
+    fn fence(&self, ordering: Ordering) {
+        atomic::fence(ordering);
+    }
+}
+
+/// A word that threads of this process share.
+impl Word64 for AtomicU64 {
+    fn load(&self, ordering: Ordering) -> u64 {
+        self.load(ordering)
+    }
+
+    fn store(&self, value: u64, ordering: Ordering) {
+        self.store(value, ordering);
+    }
+}
+
+impl HostWord64 for AtomicU64 {
+    fn fetch_add(&self, value: u64, ordering: Ordering) -> u64 {
+        self.fetch_add(value, ordering)
+    }
+
+    fn replace(&self, current: u64, new: u64, ordering: Ordering) -> bool {
+        self.compare_exchange(current, new, ordering, Ordering::Relaxed).is_ok()
+    }
+
+    fn fence(&self, ordering: Ordering) {
+        atomic::fence(ordering);
+    }
+}
+
 impl Row64 for WordArray {
     fn load(&self, index: usize, ordering: Ordering) -> u64 {
         self.word(index).load(ordering)
+    }
+
+    fn store(&self, index: usize, value: u64, ordering: Ordering) {
+        self.word(index).store(value, ordering);
+    }
+}
+
+impl HostRow64 for WordArray {
+    fn fetch_add(&self, index: usize, value: u64, ordering: Ordering) -> u64 {
+        self.word(index).fetch_add(value, ordering)
+    }
+
+    fn raise(&self, index: usize, value: u64, ordering: Ordering) {
+        self.word(index).fetch_max(value, ordering);
+    }
+
+    fn fence(&self, ordering: Ordering) {
+        atomic::fence(ordering);
     }
 }
 

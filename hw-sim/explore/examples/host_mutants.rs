@@ -1,5 +1,6 @@
-//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants > NEW`,
-//! in the root of the repository, and `NEW` becomes `hw-sim/explore/HOST-MUTANTS.md`. It copies the
+//! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants ROWS`
+//! in the root of the repository, whose output becomes `hw-sim/explore/HOST-MUTANTS.md`. `ROWS` is
+//! a file that keeps rows as they come, so that a run which was cut short can go on. It copies the
 //! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, and runs
 //! it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
 //! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What
@@ -32,11 +33,16 @@ const OF_ENGINE: &[(Scenario, u64)] = &[
     (Scenario::Graphs, 2),
 ];
 
+/// The one that runs code which hands words over.
+const OF_WORDS: &[(Scenario, u64)] = &[(Scenario::Words, 60)];
+
 /// Scenarios that run the code around device engines.
-const OF_DEVICE: &[(Scenario, u64)] = &[(Scenario::Device, 20), (Scenario::DeviceFaults, 20)];
+const OF_DEVICE: &[(Scenario, u64)] =
+    &[(Scenario::Words, 60), (Scenario::Device, 20), (Scenario::DeviceFaults, 20)];
 
 /// Scenarios that run the bootstrap.
-const OF_BOOTSTRAP: &[(Scenario, u64)] = &[(Scenario::Members, 60), (Scenario::MembersFaults, 400)];
+const OF_BOOTSTRAP: &[(Scenario, u64)] =
+    &[(Scenario::Members, 60), (Scenario::Absences, 100), (Scenario::MembersFaults, 400)];
 
 /// Scenarios that connect adapters.
 const OF_CONNECTIONS: &[(Scenario, u64)] =
@@ -53,7 +59,10 @@ struct Part {
     jobs: bool,
 }
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 12] = [
+    Part { under: "src/shared/", tests: &[], scenarios: OF_WORDS, jobs: false },
+    Part { under: "src/flight/", tests: &[], scenarios: OF_WORDS, jobs: false },
+    Part { under: "src/engine/sleep.rs", tests: &[], scenarios: OF_WORDS, jobs: false },
     Part { under: "src/ring/", tests: &[("ring", &[])], scenarios: OF_ENGINE, jobs: false },
     Part { under: "src/engine/device/", tests: &[], scenarios: OF_DEVICE, jobs: true },
     Part {
@@ -78,7 +87,11 @@ const PARTS: [Part; 9] = [
     },
     Part {
         under: "src/communicator/",
-        tests: &[("failures", &["abort_wakes_every_rank"])],
+        tests: &[
+            ("failures", &["abort_wakes_every_rank"]),
+            ("aborts", &["an_abort_ends_the_kernels_of_every_rank"]),
+            ("nodes", &["a_rank_that_is_dropped_waits_until_its_messages_were_read"]),
+        ],
         scenarios: &[],
         jobs: true,
     },
@@ -86,8 +99,17 @@ const PARTS: [Part; 9] = [
 ];
 
 /// Files of tests that are built.
-const TEST_FILES: [&str; 7] =
-    ["ring", "engine", "engine_oracle", "engine_threads", "verbs", "verbs_order", "failures"];
+const TEST_FILES: [&str; 9] = [
+    "ring",
+    "engine",
+    "engine_oracle",
+    "engine_threads",
+    "verbs",
+    "verbs_order",
+    "failures",
+    "aborts",
+    "nodes",
+];
 
 /// A job on virtual hardware.
 struct Job {
@@ -138,8 +160,6 @@ const JOBS: [Job; 5] = [
 ];
 
 const GAP: &str = "gap: nobody notices";
-/// The reason of a site that no run has come to.
-const UNTRIED: &str = "gap: not tried yet";
 
 const HEAD: &str = "\
 # Mutants of the host's code
@@ -160,9 +180,10 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
-        [] => print_table(),
         ["probe", scenario, first, end] => probe(scenario, first, end),
-        _ => Err(format!("expected probe SCENARIO FIRST END or nothing, found {arguments:?}")),
+        [rows] => print_table(Path::new(rows), ""),
+        [rows, part] => print_table(Path::new(rows), part),
+        _ => Err(format!("expected ROWS [PART], or probe SCENARIO FIRST END, found {arguments:?}")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -232,11 +253,7 @@ impl Witness {
             all.extend(names.into_iter().map(|name| Self::Test((*file).to_owned(), name)));
         }
         // Of those that have a reason fewer seeds, and no jobs.
-        let share = if site.reason.is_some_and(|reason| reason != GAP && reason != UNTRIED) {
-            4
-        } else {
-            1
-        };
+        let share = if site.reason.is_some() { 4 } else { 1 };
         let seeds = part.scenarios.iter().map(|(it, seeds)| (it, seeds.div_ceil(share)));
         all.extend(seeds.map(|(it, seeds)| Self::Seeds(*it, 0, seeds)));
         all.extend((0..JOBS.len()).filter(|_| part.jobs && share == 1).map(Self::Perf));
@@ -254,22 +271,42 @@ struct Built {
     hwsim: PathBuf,
 }
 
-fn print_table() -> Result<(), String> {
+/// Prints the table of the sites whose file has `part` in its name. Rows are kept as they come:
+/// where a run was cut short, the next one of the same commit takes them from there.
+fn print_table(rows: &Path, part: &str) -> Result<(), String> {
     let sites = sites()?;
-    let built = Built::new(&sites)?;
-    println!("{HEAD}");
-    for (number, site) in (1..).zip(&sites) {
-        let seen = built.notices(number, site)?;
-        let reason = site.reason.filter(|reason| *reason != UNTRIED);
-        let verdict = seen.unwrap_or_else(|| reason.unwrap_or(GAP).to_owned());
-        println!("| `{}` | {} | {verdict} |", site.file, site.what);
+    let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let commit = commit.map_err(|error| error.to_string())?.stdout;
+    let first = format!("commit {}", String::from_utf8_lossy(&commit).trim());
+    let mut kept = std::fs::read_to_string(rows).unwrap_or_else(|_| format!("{first}\n"));
+    if kept.lines().next() != Some(&first) {
+        return Err(format!("{} is of another commit than {first}", rows.display()));
     }
+    let built = Built::new(&sites)?;
+    for (number, site) in (1..).zip(&sites).filter(|(_, site)| site.file.contains(part)) {
+        let start = row_start(site);
+        if kept.lines().any(|row| row.starts_with(&start)) {
+            continue;
+        }
+        let seen = built.notices(number, site)?;
+        let verdict = seen.unwrap_or_else(|| site.reason.unwrap_or(GAP).to_owned());
+        kept.push_str(&format!("{start}{verdict} |\n"));
+        std::fs::write(rows, &kept).map_err(|error| error.to_string())?;
+    }
+    println!("{HEAD}");
+    let row = |site| kept.lines().find(|row| row.starts_with(&row_start(site)));
+    sites.iter().filter_map(row).for_each(|row| println!("{row}"));
     Ok(())
+}
+
+/// How the row of a site begins.
+fn row_start(site: &Site) -> String {
+    format!("| `{}` | {} | ", site.file, site.what)
 }
 
 /// The verdict of the present table on a site.
 fn present(site: &Site) -> Option<&'static str> {
-    let start = format!("| `{}` | {} | ", site.file, site.what);
+    let start = row_start(site);
     TABLE.lines().find_map(|row| row.strip_prefix(&start)?.strip_suffix(" |"))
 }
 

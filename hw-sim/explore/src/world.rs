@@ -422,7 +422,13 @@ impl World {
                 | Fault::ConnectionReset { .. }
                 | Fault::AdapterReset { .. }
                 | Fault::NoQueuePairs { .. }
-                | Fault::NoAnswer { .. } => {}
+                | Fault::NoAnswer { .. }
+                | Fault::Loss { .. }
+                | Fault::PortFlap { .. }
+                | Fault::Delay { .. }
+                | Fault::Late { .. }
+                | Fault::Disagrees { .. }
+                | Fault::NoCall { .. } => {}
                 Fault::NoAlarm { .. } => self.hosts[rank].is_mute = true,
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),

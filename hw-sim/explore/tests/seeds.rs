@@ -186,6 +186,29 @@ fn faults_of_jobs_can_be_asked_for() {
     assert!(error.contains("no jobs"), "{error}");
 }
 
+/// If this fails, an adapter does not lose what it is told to lose, or a queue pair does not send
+/// again what was lost.
+#[test]
+fn messages_that_adapters_lose_are_sent_again_as_far_as_they_may() {
+    let with = |fault: &str| {
+        let mut options = Options::draw(Scenario::Connections, 4);
+        if !fault.is_empty() {
+            options.add_fault(fault.parse().unwrap()).unwrap();
+        }
+        run(&Kernels::committed(), &options)
+            .unwrap_or_else(|failure| panic!("{failure}replay: hwsim explore {}", failure.replay()))
+    };
+    let calm = with("");
+    for hidden in ["hwsim0:port-flap=0:7", "hwsim0:delay=20"] {
+        let seen = with(hidden);
+        assert_eq!(seen.refused, 0, "{hidden}");
+        assert_ne!(seen.turns, calm.turns, "{hidden}");
+    }
+    for lost in ["hwsim0:port-flap=0:1000", "hwsim0:loss-at=0"] {
+        assert!(with(lost).refused > 0, "{lost}");
+    }
+}
+
 /// If this fails, errors of the control plane are not noticed: a fault that should end a job does
 /// not strike, or its error is not compared with it.
 #[test]

@@ -4,16 +4,15 @@ use super::attach::RankEngine;
 use crate::bootstrap::{UniqueId, random_bytes};
 use crate::communicator::state::{ProcessState, RankState};
 use crate::engine::device::Channel;
-use crate::engine::{AttachmentHandle, Snapshot};
+use crate::engine::{AttachmentHandle, Snapshot, Watch};
 use crate::error::Result;
 use crate::flight::{EngineView, Flight, Options, Probe, RankRecorder, WatchedRank, watch};
 use crate::id::Rank;
 use crate::settings::Settings;
-use crate::shared::{AtomicWord32, AtomicWord64, Region};
+use crate::shared::AtomicWord64;
 use bytemuck::Zeroable;
 use ringdove_kernels::bar::Status;
 use ringdove_kernels::launch::WaitRecord;
-use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -60,8 +59,7 @@ pub(super) fn begin(
 /// What is looked at of a rank.
 struct RankProbe {
     launches_ended: AtomicWord64,
-    record: Region,
-    record_state: AtomicWord32,
+    record: Watch,
     engine: Engine,
     /// Of each lane, the rank at its end: lanes have the numbers of their ports.
     peers: Vec<Rank>,
@@ -74,14 +72,13 @@ enum Engine {
 
 impl RankProbe {
     fn new(state: &RankState, engine: &RankEngine) -> Result<Self> {
-        let record = state.memory.record()?;
+        let record = Watch::new(state.rank, state.memory.record()?)?;
         let engine = match engine {
             RankEngine::Proxy { attached, .. } => Engine::Proxy(attached.handle().clone()),
             RankEngine::Device(device) => Engine::Device(device.channel().clone()),
         };
         Ok(Self {
             launches_ended: state.memory.launches_ended()?,
-            record_state: record.word32(offset_of!(WaitRecord, state))?,
             record,
             engine,
             peers: state.memory.layout.ports().map(|place| Rank(place.end.lane.to)).collect(),
@@ -125,14 +122,8 @@ impl Probe for RankProbe {
     }
 
     fn record(&self) -> WaitRecord {
-        let mut record = WaitRecord::zeroed();
-        // Acquire: the fields were written before the state. Pairs with wait.cuh: leave_record,
-        // R10.
-        if self.record_state.load(Ordering::Acquire) != 0
-            && let Err(error) = self.record.copy_out(0, bytemuck::bytes_of_mut(&mut record))
-        {
-            tracing::debug!(%error, "a record that cannot be read");
-        }
-        record
+        let seen = self.record.record().transpose();
+        let seen = seen.inspect_err(|error| tracing::debug!(%error, "a record that is not there"));
+        seen.ok().flatten().unwrap_or_else(WaitRecord::zeroed)
     }
 }

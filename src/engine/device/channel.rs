@@ -2,19 +2,14 @@
 //! running, halted. Every wait ends (R10).
 
 use super::function::Function;
-use super::record;
+use super::{record, registers};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::shared::{Region, WordArray};
-use ringdove_kernels::bar::{
-    CONTROL_OFFSET, Command, Control, ERROR_OFFSET, ErrorRecord, RING_OFFSET, STATUS_OFFSET, State,
-    Status,
-};
+use ringdove_kernels::bar::{Command, RING_OFFSET, State, Status};
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::mem::offset_of;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Looks at a register before the thread sleeps between two of them.
@@ -107,22 +102,11 @@ impl Channel {
     /// [`Error::Engine`] where the engine does not like a register, [`Error::HostWaitExpired`] if
     /// it does not run within `limit`.
     pub fn run(&self, registers: &Registers, limit: Duration) -> Result<()> {
-        let Registers { ring_log2, tail_address, abort_address, rank } = *registers;
-        for (offset, value) in [
-            (offset_of!(Control, ring_log2), u64::from(ring_log2)),
-            (offset_of!(Control, tail_address), tail_address),
-            (offset_of!(Control, abort_address), abort_address),
-            (offset_of!(Control, generation), self.generation),
-            (offset_of!(Control, rank), u64::from(rank.0)),
-        ] {
-            self.words.store(word(CONTROL_OFFSET, offset), value, Ordering::Relaxed);
-        }
-        // Posted writes are in the engine once a read has come back.
-        self.words.load(word(CONTROL_OFFSET, offset_of!(Control, rank)), Ordering::Acquire);
+        registers::set_up(&self.words, registers, self.generation);
         self.command(Command::Run);
         let started = self.wait_for(State::Running, "to run", limit);
         // A refused register says more than a state that did not come.
-        self.error(rank).map_or(started, Err)
+        self.error(registers.rank).map_or(started, Err)
     }
 
     /// Takes no more descriptors, and drops what has not begun.
@@ -155,23 +139,13 @@ impl Channel {
 
     /// The counters as they are now. Each is exact; together they may be a moment apart.
     pub fn status(&self) -> Status {
-        // Acquire: what the engine wrote before, such as an error record. Pairs with the engine,
-        // whose writes to its own registers are in order.
-        let load = |index| self.words.load(word(STATUS_OFFSET, 8 * index), Ordering::Acquire);
-        let words: [u64; size_of::<Status>() / 8] = std::array::from_fn(load);
-        bytemuck::cast(words)
+        registers::status(&self.words)
     }
 
     /// The error that stopped the channel of `rank`, if any.
     pub fn error(&self, rank: Rank) -> Option<Error> {
-        let load = |index, order| self.words.load(word(ERROR_OFFSET, 8 * index), order);
-        // Acquire: the fields were written before. Pairs with the engine, which writes them first.
-        if load(offset_of!(ErrorRecord, state) / 8, Ordering::Acquire) == 0 {
-            return None;
-        }
-        let words: [u64; size_of::<ErrorRecord>() / 8] =
-            std::array::from_fn(|index| load(index, Ordering::Relaxed));
-        Some(record::error(rank, self.function.name(), self.index, &bytemuck::cast(words)))
+        let seen = registers::error_record(&self.words)?;
+        Some(record::error(rank, self.function.name(), self.index, &seen))
     }
 
     /// For messages.
@@ -184,20 +158,14 @@ impl Channel {
     }
 
     fn command(&self, command: Command) {
-        let place = word(CONTROL_OFFSET, offset_of!(Control, command));
-        // Release: registers and tables come before. Pairs with the engine's read of the command.
-        self.words.store(place, command as u64, Ordering::Release);
-        // A read after a write to one function pushes it there; what it shows does not matter.
-        self.words.load(place, Ordering::Relaxed);
+        registers::command(&self.words, command);
     }
 
     fn wait_for(&self, state: State, what: &str, limit: Duration) -> Result<()> {
         let what = format!("{} {what}", self.describe());
-        let failed = word(ERROR_OFFSET, offset_of!(ErrorRecord, state));
         self.wait(what, format!("state {}", name_of(state as u64)), limit, || {
             let seen = self.status().state;
-            let refused =
-                state == State::Running && self.words.load(failed, Ordering::Acquire) != 0;
+            let refused = state == State::Running && registers::has_error(&self.words);
             if seen == state as u64 || refused { Ok(()) } else { Err(name_of(seen)) }
         })
     }
@@ -230,11 +198,6 @@ impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.describe())
     }
-}
-
-/// Index of a word in a channel.
-const fn word(block: u64, offset: usize) -> usize {
-    (block as usize + offset) / 8
 }
 
 fn name_of(state: u64) -> String {

@@ -5,6 +5,7 @@
 //! * [`mod@claim`]: a free channel, of the first engine that has one
 //! * [`channel`]: a channel's life: reset, run, halt
 //! * [`tables`]: what descriptors and peers may name (R8)
+//! * [`registers`]: the words of all that, in their order
 //! * `record`: error records as typed errors
 //! * [`attachment`]: one rank of one communicator on its channel
 //! * [`watch`]: the thread that looks at error records and expired waits; on no data path
@@ -14,6 +15,7 @@ pub mod channel;
 pub mod claim;
 pub mod function;
 mod record;
+pub mod registers;
 pub mod tables;
 pub mod watch;
 

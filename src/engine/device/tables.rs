@@ -2,6 +2,7 @@
 //! before anybody needs it, its `valid` word last, and read back, since writes to a BAR are posted.
 
 use super::channel::{Channel, ChannelAddress};
+use super::registers;
 use crate::error::{Error, Result};
 use crate::id::{LaneId, Rank, RouteId};
 use bytemuck::Pod;
@@ -120,11 +121,7 @@ impl Channel {
     /// Makes an entry invalid.
     fn clear<T: Pod>(&self, table: &Table, number: u64) {
         let valid = place::<T>(table, number) + size_of::<T>() / 8 - 1;
-        // Release: nothing of this entry is used after it. Pairs with the engine's look at `valid`,
-        // R8.
-        self.words().store(valid, 0, Ordering::Release);
-        // Read back, since writes to a BAR are posted.
-        self.words().load(valid, Ordering::Acquire);
+        registers::clear(self.words(), valid);
     }
 
     /// Writes an entry, whose last word is `valid` in every table.
@@ -134,18 +131,10 @@ impl Channel {
         }
         let first = place::<T>(table, number);
         let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&entry));
-        let last = first + words.len() - 1;
-        if self.words().load(last, Ordering::Acquire) != 0 {
-            return Err(Error::argument(table.entries, "one that is not in use", number));
+        match registers::enter(self.words(), first, words) {
+            true => Ok(()),
+            false => Err(Error::argument(table.entries, "one that is not in use", number)),
         }
-        for (index, &word) in words[..words.len() - 1].iter().enumerate() {
-            self.words().store(first + index, word, Ordering::Relaxed);
-        }
-        // Release: the entry comes before. Pairs with the engine's look at `valid`, R8.
-        self.words().store(last, 1, Ordering::Release);
-        // Read back: whoever rings or sends after this finds it.
-        self.words().load(last, Ordering::Acquire);
-        Ok(())
     }
 }
 

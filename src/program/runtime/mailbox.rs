@@ -2,11 +2,11 @@
 
 use crate::error::Result;
 use crate::gpu::HostMemory;
+use crate::shared::{observe, publish};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::program::{MAILBOX_ITERATIONS, Mailbox, PARAMETERS, RESULTS};
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A mailbox of one program.
 #[derive(Debug)]
@@ -36,23 +36,21 @@ impl HostMailbox {
     /// Grants all iterations before this one.
     pub fn grant(&self, end: u64) -> Result<()> {
         // Pairs with `MailboxPoll` of program.cuh: the parameters come first.
-        let word = self.memory.region().word64(offset_of!(Mailbox, granted))?;
-        word.store(end, Ordering::Release);
+        publish(&self.memory.region().word64(offset_of!(Mailbox, granted))?, end);
         Ok(())
     }
 
     /// Shall the launch end when the granted iterations are done?
     pub fn set_stop(&self, stop: bool) -> Result<()> {
         // Pairs with `MailboxPoll`.
-        let word = self.memory.region().word64(offset_of!(Mailbox, stop))?;
-        word.store(stop.into(), Ordering::Release);
+        publish(&self.memory.region().word64(offset_of!(Mailbox, stop))?, stop.into());
         Ok(())
     }
 
     /// Iterations that are done.
     pub fn done(&self) -> Result<u64> {
         // Pairs with `tell_host` of program.cuh: results can be read then.
-        Ok(self.memory.region().word64(offset_of!(Mailbox, done))?.load(Ordering::Acquire))
+        Ok(observe(&self.memory.region().word64(offset_of!(Mailbox, done))?))
     }
 
     /// The results of an iteration that is done.

@@ -3,9 +3,8 @@
 
 use crate::error::{Error, TransportCause};
 use crate::gpu::StreamWriter;
-use crate::shared::Region;
+use crate::shared::{Region, publish};
 use crate::transport::SignalWrite;
-use std::sync::atomic::Ordering;
 
 /// Raises signals in this rank's own memory. An adapter says in host memory that a transfer has
 /// ended; somebody on the host must write it for the device.
@@ -39,9 +38,9 @@ impl SignalWriter for HostSignals {
             let offset = signal.address.wrapping_sub(self.0.base_address());
             let word = self.0.word64(usize::try_from(offset).unwrap_or(usize::MAX));
             let word = word.map_err(|error| TransportCause::Other(error.to_string()))?;
-            // Release: what the adapter reported before. Pairs with wait.cuh: the acquire load of
-            // a signal, R9.
-            word.store(signal.value, Ordering::Release);
+            // What the adapter reported comes before. Pairs with wait.cuh: the acquire load of a
+            // signal, R9.
+            publish(&word, signal.value);
         }
         Ok(())
     }

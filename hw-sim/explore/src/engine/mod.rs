@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 pub use device::{DeviceEngine, Shape as DeviceShape, device_engines};
 use proxy::ProxyEngine;
+pub use proxy::RETRIES;
 pub use transport::{Carried, Links, UNANSWERED};
 
 use crate::rank::Rank;

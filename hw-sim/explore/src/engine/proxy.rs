@@ -29,7 +29,7 @@ use crate::rank::Rank;
 const PIECE_BYTES: u64 = 64;
 
 /// So often a message is sent once more that nobody has acknowledged.
-const RETRIES: u32 = 7;
+pub const RETRIES: u32 = 7;
 
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]
@@ -49,6 +49,11 @@ impl Row64 for HostWords {
         let read = self.memory.read(self.agent, address, 8, strength(ordering), &mut bytes);
         read.expect("the row was allocated");
         u64::from_le_bytes(bytes)
+    }
+
+    fn store(&self, index: usize, value: u64, ordering: Ordering) {
+        let word = Self { address: self.address + 8 * index as u64, ..self.clone() };
+        Word64::store(&word, value, ordering);
     }
 }
 
@@ -307,6 +312,7 @@ impl ProxyEngine {
                 lane.lost += 1;
                 return Ok(false);
             }
+            Carried::OnTheWay => return Ok(false),
             Carried::Lost => UNANSWERED.to_owned(),
             Carried::Failed(why) => why,
         };

@@ -17,6 +17,8 @@ pub enum Carried {
     Accepted,
     /// Nobody has acknowledged it.
     Lost,
+    /// It is still on the way.
+    OnTheWay,
     /// The queue pair is in error.
     Failed(String),
 }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Job;
+use super::shape::Strike;
 use crate::engine::{Carried, Links};
 
 /// How long a connection may take. Notes need a second at most.
@@ -60,6 +61,12 @@ pub(super) struct Fabric {
     next: u32,
     /// Processes whose adapters make no queue pairs.
     refusing: Vec<usize>,
+    /// An adapter that loses or delays messages.
+    disturbed: Option<Strike>,
+    /// Messages that have arrived, by the process that has sent them.
+    sent: BTreeMap<usize, u64>,
+    /// How often a message is still found on the way, by its queue pair.
+    on_the_way: BTreeMap<u32, u32>,
     /// Connections that were made, each counted by both of its ends.
     pub made: u64,
 }
@@ -68,7 +75,16 @@ impl Fabric {
     pub fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x7175_6575);
         let next = random.u32(1..1 << 20);
-        Self { random, pairs: BTreeMap::new(), next, refusing: Vec::new(), made: 0 }
+        Self {
+            random,
+            pairs: BTreeMap::new(),
+            next,
+            refusing: Vec::new(),
+            disturbed: None,
+            sent: BTreeMap::new(),
+            on_the_way: BTreeMap::new(),
+            made: 0,
+        }
     }
 
     fn create(&mut self, process: usize) -> Result<(u32, Vec<u8>), Error> {
@@ -103,12 +119,16 @@ impl Fabric {
 
     /// Sends the next message of a queue pair.
     fn carry(&mut self, own: u32) -> Result<Carried, String> {
-        let Pair { state, sends, .. } = self.pairs[&own];
+        let Pair { process, state, sends, .. } = self.pairs[&own];
         let peer = match state {
             PairState::Waiting => return Err(format!("queue pair {own} sends unconnected")),
             PairState::Error => return Ok(Carried::Failed(BROKEN.to_owned())),
             PairState::Ready { peer } => peer,
         };
+        let receiver = self.pairs.get(&peer).map(|pair| pair.process);
+        if let Some(disturbed) = self.disturb(own, (process, receiver)) {
+            return Ok(disturbed);
+        }
         let Some(there) = self.pairs.get_mut(&peer) else { return Ok(Carried::Lost) };
         match there.state {
             PairState::Error => Ok(Carried::Lost),
@@ -121,9 +141,47 @@ impl Fabric {
                 there.takes = there.takes.wrapping_add(1);
                 let pair = self.pairs.get_mut(&own).expect("it was found");
                 pair.sends = pair.sends.wrapping_add(1);
+                *self.sent.entry(process).or_default() += 1;
                 Ok(Carried::Accepted)
             }
         }
+    }
+
+    /// What becomes of a message of a queue pair, if that is not what should: from one process to
+    /// another.
+    fn disturb(&mut self, own: u32, (from, to): (usize, Option<usize>)) -> Option<Carried> {
+        let sent_by = |rank: u32| self.sent.get(&(rank as usize)).copied().unwrap_or_default();
+        match self.disturbed.as_mut()? {
+            Strike::Loses { rank, message } => {
+                (from == *rank as usize && sent_by(*rank) >= *message).then_some(Carried::Lost)
+            }
+            Strike::Flaps { rank, message, attempts } => {
+                let is_of_port = [Some(from), to].contains(&Some(*rank as usize));
+                if !is_of_port || *attempts == 0 || sent_by(*rank) < *message {
+                    return None;
+                }
+                *attempts -= 1;
+                Some(Carried::Lost)
+            }
+            Strike::Delays { rank, turns } if from == *rank as usize => {
+                let random = &mut self.random;
+                let left = self.on_the_way.entry(own).or_insert_with(|| random.u32(..=*turns));
+                match left.checked_sub(1) {
+                    Some(less) => *left = less,
+                    None => {
+                        self.on_the_way.remove(&own);
+                        return None;
+                    }
+                }
+                Some(Carried::OnTheWay)
+            }
+            _ => None,
+        }
+    }
+
+    /// An adapter loses or delays messages from now on.
+    pub fn disturb_by(&mut self, strike: Strike) {
+        self.disturbed = Some(strike);
     }
 
     /// All queue pairs of a process fail.
@@ -140,6 +198,7 @@ impl Fabric {
     /// Adapters do what they are asked to.
     pub fn heal(&mut self) {
         self.refusing.clear();
+        self.disturbed = None;
     }
 
     /// Queue pairs of a process.

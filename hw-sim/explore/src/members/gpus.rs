@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use super::Job;
 use super::connections::{Asks, Connector, Outgoing, Shared, lock};
+use super::shape::Strike;
 use crate::engine::{Engine, HostMutant, Manner};
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::{Stats, World};
@@ -283,6 +284,11 @@ impl<'a> Gpus<'a> {
     /// All queue pairs of a process fail.
     pub fn reset_adapter(&self, process: usize) {
         lock(&self.shared.fabric).reset(process);
+    }
+
+    /// An adapter loses or delays messages.
+    pub fn disturb_adapter(&self, strike: Strike) {
+        lock(&self.shared.fabric).disturb_by(strike);
     }
 
     /// The adapter of a process makes no queue pairs any more.

@@ -6,6 +6,7 @@
 //! another job, make calls, and leave. With GPUs, calls are collectives of kernels and engines, and
 //! whatever ends a job on the network must end its kernels.
 
+mod act;
 mod connections;
 mod gpus;
 mod shape;
@@ -22,6 +23,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
+use act::Act;
+pub(crate) use act::Job;
 use connections::lock;
 pub use gpus::Gpus;
 pub use shape::{Shape, Strike};
@@ -35,6 +38,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const BATCH: Duration = Duration::from_millis(1);
 /// By then all is over, the minute included for which a rank serves others that are late.
 const END: Duration = Duration::from_secs(400);
+/// So long somebody stays whom others have left: longer than they serve him.
+const STAY_SECONDS_MAX: u64 = 90;
 /// Steps of a run, at most; thousands are usual.
 const STEPS_MAX: u64 = 400_000;
 /// So long lasts a batch of turns of GPUs at first: it grows by a part while nothing else happens.
@@ -47,52 +52,6 @@ const BATCH_TURNS: u32 = 500;
 const TURNS_MAX: u64 = 4_000_000;
 /// Lines of the log that a report shows.
 const LINES_SHOWN: usize = 60;
-
-/// Which job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Job {
-    World,
-    Part(u32),
-    /// Of those that are left.
-    Rest,
-}
-
-impl Job {
-    fn number(self) -> u32 {
-        match self {
-            Self::World => 0,
-            Self::Part(part) => 1 + part,
-            Self::Rest => 99,
-        }
-    }
-}
-
-/// What a process does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    Join(Job),
-    Gather(Job, u32),
-    /// Ranks tell each other where their memory lies.
-    Meet(Job),
-    /// A collective on GPUs.
-    Call(Job, u32),
-    /// The rank's kernels end, and it leaves its engine.
-    Close(Job),
-    Leave(Job),
-}
-
-impl Act {
-    fn job(self) -> Job {
-        match self {
-            Self::Join(job)
-            | Self::Gather(job, _)
-            | Self::Meet(job)
-            | Self::Call(job, _)
-            | Self::Close(job)
-            | Self::Leave(job) => job,
-        }
-    }
-}
 
 /// A rank of a job, or its root.
 struct Node {
@@ -112,6 +71,8 @@ struct Process {
     is_waiting: bool,
     /// It does nothing before.
     idle_until: Duration,
+    /// It stays until then, if it waits for that.
+    stays_until: Option<Duration>,
     failures: Vec<(Job, Error)>,
     is_dead: bool,
 }
@@ -127,6 +88,8 @@ pub struct Run<'a> {
     members: BTreeMap<Job, Vec<usize>>,
     strike: Option<Strike>,
     has_recovered: bool,
+    /// When a process left a job last.
+    left_at: Duration,
     gpus: Option<Gpus<'a>>,
     /// So long lasts a batch of turns of GPUs, where nothing else happens.
     pace: Duration,
@@ -148,6 +111,7 @@ impl<'a> Run<'a> {
             members: BTreeMap::new(),
             strike: shape.strike,
             has_recovered: false,
+            left_at: Duration::ZERO,
             gpus,
             pace: PACE,
             log: Vec::new(),
@@ -173,7 +137,15 @@ impl<'a> Run<'a> {
                 acts.push(self.one_call(Job::World, calls));
                 acts.extend(self.end_of(part));
             }
+            if self.shape.stays {
+                let seconds = [0, 0, 10, STAY_SECONDS_MAX][self.random.usize(..4)];
+                let time = Duration::from_millis(self.random.u64(..=1000 * seconds));
+                acts.push(Act::Stay(Job::World, Some(time)));
+            }
             acts.extend(self.end_of(Job::World));
+            if self.shape.strike == Some(Strike::Absent { rank: process }) {
+                acts = vec![Act::Join(Job::World), Act::Stay(Job::World, None)];
+            }
             let longest_ms = [0, 10, 1000][self.random.usize(..3)];
             let mut idle_until = Duration::from_millis(self.random.u64(..=longest_ms));
             if self.shape.strike == Some(Strike::Late { rank: process }) {
@@ -225,7 +197,9 @@ impl<'a> Run<'a> {
             let deadlines = self.nodes.values().filter_map(|node| node.staged.deadline());
             let deadline = deadlines.map(|at| self.wires.since_begin(at)).min();
             let idle = self.processes.iter().filter(|it| !it.is_waiting && !it.acts.is_empty());
-            let idle = idle.map(|it| it.idle_until).min();
+            let idle = idle.map(|it| it.idle_until);
+            let stays = self.processes.iter().filter_map(|it| it.stays_until);
+            let idle = idle.chain(stays).min();
             let strike = self.strike.filter(|_| self.strike_turn().is_none()).and_then(Strike::at);
             let next = [events, deadline, idle, strike].into_iter().flatten().min();
             if self.turn_gpus(next)? {
@@ -398,6 +372,11 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             (Act::Close(_), _) => return Ok(()),
+            (Act::Stay(_, time), _) => {
+                let until = time.map(|time| self.wires.elapsed + time);
+                self.processes[process].stays_until = until;
+                return Ok(());
+            }
             (Act::Meet(job), Some(gpus)) => {
                 let members = &self.members[&job];
                 let rank = members.iter().position(|it| *it == process);
@@ -416,7 +395,10 @@ impl<'a> Run<'a> {
                 node.staged.gather(&mut port, Self::bytes(job, process, call), deadline);
             }
             Act::Meet(_) => node.staged.gather(&mut port, told, deadline),
-            _ => node.staged.leave(&mut port),
+            _ => {
+                self.left_at = port.wires.elapsed;
+                node.staged.leave(&mut port);
+            }
         }
         Ok(())
     }
@@ -455,6 +437,10 @@ impl<'a> Run<'a> {
         }
         let has_ended = match act {
             Act::Join(_) => staged.is_live(),
+            Act::Stay(..) => {
+                let until = self.processes[process].stays_until;
+                until.is_some_and(|until| until <= self.wires.elapsed)
+            }
             Act::Leave(_) | Act::Close(_) => true,
             Act::Call(..) => self.gpus.as_ref().is_none_or(|it| it.has_ended(process, job)),
             Act::Meet(_) => match (staged.take_result(), &mut self.gpus) {
@@ -494,6 +480,7 @@ impl<'a> Run<'a> {
         let pause = Duration::from_micros(self.random.u64(..=longest_us));
         let it = &mut self.processes[process];
         it.acts.pop_front();
+        it.stays_until = None;
         (it.is_waiting, it.idle_until) = (false, self.wires.elapsed + pause);
         self.pace = PACE;
     }
@@ -504,7 +491,7 @@ impl<'a> Run<'a> {
         self.note(format!("process {process} sees that {job:?} failed: {error}"));
         let it = &mut self.processes[process];
         it.acts.clear();
-        it.is_waiting = false;
+        (it.is_waiting, it.stays_until) = (false, None);
         it.failures.push((job, error));
         if let Some(gpus) = &mut self.gpus {
             for job in gpus.jobs_of(process) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gpus::Shape as GpuShape;
+use crate::engine::RETRIES;
 use crate::fault::Fault;
 
 /// What goes wrong.
@@ -21,12 +22,20 @@ pub enum Strike {
     Late { rank: u32 },
     /// It brings another value than the others.
     Disagrees { rank: u32 },
+    /// It joins, and makes none of the calls.
+    Absent { rank: u32 },
     /// Its adapter is reset: all of its queue pairs fail.
     Breaks { rank: u32, at: Duration },
     /// Its adapter makes no queue pairs.
     Refuses { rank: u32, at: Duration },
     /// It takes no notes of connections, so it does not answer.
     Silent { rank: u32, at: Duration },
+    /// Its adapter loses all messages from this one on.
+    Loses { rank: u32, message: u64 },
+    /// Once its adapter has sent so many messages, so many are lost that it sends or is sent.
+    Flaps { rank: u32, message: u64, attempts: u32 },
+    /// Its messages are on the way for so many turns of their lanes, at most.
+    Delays { rank: u32, turns: u32 },
 }
 
 impl Strike {
@@ -41,6 +50,12 @@ impl Strike {
             Fault::AdapterReset { rank, at_us } => Self::Breaks { rank, at: at(at_us) },
             Fault::NoQueuePairs { rank, at_us } => Self::Refuses { rank, at: at(at_us) },
             Fault::NoAnswer { rank, at_us } => Self::Silent { rank, at: at(at_us) },
+            Fault::Loss { rank, message } => Self::Loses { rank, message },
+            Fault::PortFlap { rank, message, attempts } => Self::Flaps { rank, message, attempts },
+            Fault::Delay { rank, turns } => Self::Delays { rank, turns },
+            Fault::Late { rank } => Self::Late { rank },
+            Fault::Disagrees { rank } => Self::Disagrees { rank },
+            Fault::NoCall { rank } => Self::Absent { rank },
             _ => return None,
         })
     }
@@ -55,7 +70,12 @@ impl Strike {
             | Self::Breaks { at, .. }
             | Self::Refuses { at, .. }
             | Self::Silent { at, .. } => Some(at),
-            Self::Late { .. } | Self::Disagrees { .. } => None,
+            Self::Late { .. }
+            | Self::Disagrees { .. }
+            | Self::Absent { .. }
+            | Self::Loses { .. }
+            | Self::Flaps { .. }
+            | Self::Delays { .. } => None,
         }
     }
 
@@ -67,9 +87,13 @@ impl Strike {
         | Self::Aborts { rank, .. }
         | Self::Late { rank }
         | Self::Disagrees { rank }
+        | Self::Absent { rank }
         | Self::Breaks { rank, .. }
         | Self::Refuses { rank, .. }
-        | Self::Silent { rank, .. }) = self;
+        | Self::Silent { rank, .. }
+        | Self::Loses { rank, .. }
+        | Self::Flaps { rank, .. }
+        | Self::Delays { rank, .. }) = self;
         *rank %= ranks;
         // It needs somebody to be late for, or to disagree with.
         if ranks == 1 && matches!(self, Self::Late { .. } | Self::Disagrees { .. }) {
@@ -79,7 +103,24 @@ impl Strike {
 
     /// Does it strike adapters' connections?
     pub fn is_of_connections(self) -> bool {
-        matches!(self, Self::Breaks { .. } | Self::Refuses { .. } | Self::Silent { .. })
+        matches!(
+            self,
+            Self::Breaks { .. }
+                | Self::Refuses { .. }
+                | Self::Silent { .. }
+                | Self::Loses { .. }
+                | Self::Flaps { .. }
+                | Self::Delays { .. }
+        )
+    }
+
+    /// Do adapters hide it, so that nothing may fail?
+    pub fn is_hidden(self) -> bool {
+        match self {
+            Self::Flaps { attempts, .. } => attempts <= RETRIES,
+            Self::Delays { .. } => true,
+            _ => false,
+        }
     }
 
     /// Is a rank cut off, which the others cannot tell from one that is slow?
@@ -99,6 +140,7 @@ impl fmt::Display for Strike {
             Self::Aborts { rank, at } => write!(f, "process {rank} aborts after {at:?}"),
             Self::Late { rank } => write!(f, "process {rank} comes too late"),
             Self::Disagrees { rank } => write!(f, "process {rank} brings another value"),
+            Self::Absent { rank } => write!(f, "process {rank} makes no call"),
             Self::Breaks { rank, at } => {
                 write!(f, "queue pairs of process {rank} fail after {at:?}")
             }
@@ -107,6 +149,15 @@ impl fmt::Display for Strike {
             }
             Self::Silent { rank, at } => {
                 write!(f, "process {rank} answers no requests after {at:?}")
+            }
+            Self::Loses { rank, message } => {
+                write!(f, "the adapter of process {rank} loses message {message} and all behind it")
+            }
+            Self::Flaps { rank, message, attempts } => {
+                write!(f, "the port of process {rank} loses {attempts} messages from {message} on")
+            }
+            Self::Delays { rank, turns } => {
+                write!(f, "messages of process {rank} take up to {turns} turns")
             }
         }
     }
@@ -123,6 +174,8 @@ pub struct Shape {
     pub parts: u32,
     /// Calls of each job before it is split or dropped.
     pub calls: u32,
+    /// Some leave the world long after others.
+    pub stays: bool,
     /// What goes wrong.
     pub strike: Option<Strike>,
     /// Calls are collectives on GPUs.
@@ -131,7 +184,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, strike: None, gpus: None }
+        Self { ranks: 2, fan_out: 2, parts: 0, calls: 1, stays: false, strike: None, gpus: None }
     }
 }
 
@@ -145,6 +198,7 @@ impl Shape {
             fan_out: random.u32(1..=4),
             parts,
             calls: random.u32(1..=3),
+            stays: false,
             strike: None,
             gpus: None,
         };
@@ -161,6 +215,21 @@ impl Shape {
                 7 if ranks > 1 => Strike::Disagrees { rank },
                 _ => Strike::Reset { rank, at },
             });
+        }
+        shape
+    }
+
+    /// Draws one whose processes leave long after one another, or of which one makes no call.
+    pub fn draw_with_absences(random: &mut fastrand::Rng) -> Self {
+        let mut shape = Self::draw(random, false);
+        shape.ranks = shape.ranks.max(2);
+        match random.bool() {
+            true => shape.stays = true,
+            // Whoever is at the top of the tree cannot see that its own call expires.
+            false => {
+                let rank = if random.bool() { 0 } else { random.u32(..shape.ranks) };
+                (shape.parts, shape.strike) = (0, Some(Strike::Absent { rank }));
+            }
         }
         shape
     }
@@ -217,13 +286,32 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// The same, with an adapter that loses messages, for a while or for good, or delays them.
+    pub fn draw_with_losses(random: &mut fastrand::Rng) -> Self {
+        let mut shape = Self::draw_with_connections(random, false);
+        let rank = random.u32(..shape.ranks);
+        let most_log2 = random.u32(..=6);
+        let message = random.u64(..1 << most_log2);
+        shape.strike = Some(match random.u32(..4) {
+            0 => Strike::Loses { rank, message },
+            1 => Strike::Delays { rank, turns: random.u32(1..=20) },
+            _ => Strike::Flaps { rank, message, attempts: random.u32(1..=3 * RETRIES) },
+        });
+        shape
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranks, fan_out, parts, calls, strike, gpus } = self;
+        let Self { ranks, fan_out, parts, calls, stays, strike, gpus } = self;
         write!(
             f,
             "{ranks} processes, trees of {fan_out} children, {parts} parts, {calls} calls of a job"
         )?;
+        if *stays {
+            write!(f, ", some stay long")?;
+        }
         gpus.as_ref().map_or(Ok(()), |gpus| write!(f, "{gpus}"))?;
         strike.as_ref().map_or(Ok(()), |strike| write!(f, "; {strike}"))
     }

@@ -32,7 +32,7 @@ impl Run<'_> {
                 }
                 let it = &mut self.processes[process];
                 it.acts.clear();
-                (it.is_dead, it.is_waiting) = (true, false);
+                (it.is_dead, it.is_waiting, it.stays_until) = (true, false, None);
                 self.gpus.iter_mut().for_each(|gpus| gpus.kill(process));
             }
             Strike::CutOff { rank, .. } => {
@@ -67,7 +67,10 @@ impl Run<'_> {
             Strike::Silent { rank, .. } => {
                 self.gpus.iter_mut().for_each(|gpus| gpus.silence(rank as usize));
             }
-            Strike::Late { .. } | Strike::Disagrees { .. } => {}
+            Strike::Loses { .. } | Strike::Flaps { .. } | Strike::Delays { .. } => {
+                self.gpus.iter().for_each(|gpus| gpus.disturb_adapter(strike));
+            }
+            Strike::Late { .. } | Strike::Disagrees { .. } | Strike::Absent { .. } => {}
         }
     }
 

@@ -1,15 +1,19 @@
 //! What must have come of a run of members.
 
 use ringdove::error::{BootstrapError, Error};
+use std::time::Duration;
 
 use super::connections::{BROKEN, FAILED_EARLY, REFUSED, SILENT};
 use super::shape::Strike;
 use super::strikes::EXPIRED;
 use super::{Job, Process, Run};
-use crate::engine::UNANSWERED;
+use crate::engine::{RETRIES, UNANSWERED};
 
 /// What a rank says that leaves before all have joined.
 const TOO_EARLY: &str = "it timed out before all ranks had joined";
+
+/// Farewells have come by then: all messages that are on their way have.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Run<'_> {
     /// Nothing fails without a fault, those that are left succeed, and errors tell of the fault.
@@ -30,7 +34,18 @@ impl Run<'_> {
             gpus.check(|process| self.is_left(process))?;
         }
         self.check_connections()?;
+        self.check_end()?;
         self.check_disagreement()
+    }
+
+    /// Once all have left a job in order, nothing of it goes on: each knows of each neighbour's
+    /// farewell.
+    fn check_end(&self) -> Result<(), String> {
+        let served = self.wires.elapsed.saturating_sub(self.left_at);
+        if self.shape.strike.is_some() || served < FAREWELL {
+            return Ok(());
+        }
+        Err(format!("somebody serves others for {served:?} who have all left"))
     }
 
     fn connects(&self) -> bool {
@@ -82,7 +97,11 @@ impl Run<'_> {
                 return true;
             }
             // Whoever ends a job, or dies, takes its queue pairs along.
-            Error::Aborted { why, .. } if self.connects() && is_of_lost_peer(why) => return true,
+            Error::Aborted { why, .. }
+                if self.connects() && !strike.is_hidden() && is_of_lost_peer(why) =>
+            {
+                return true;
+            }
             Error::Aborted { why, .. } if strike.is_of_connections() => {
                 return tells_of_connection(strike, why);
             }
@@ -108,6 +127,13 @@ impl Run<'_> {
             _ => false,
         };
         match strike {
+            // All others have called: they know who has not, and that nobody else is missing.
+            Strike::Absent { rank } => match fault {
+                BootstrapError::Missing { missing, .. } => {
+                    missing.iter().map(|it| Some(it.0 as usize)).eq([number(rank)])
+                }
+                _ => false,
+            },
             Strike::Dies { rank, .. } | Strike::CutOff { rank, .. } => {
                 let place = number(rank);
                 let was_root = place == Some(0);
@@ -136,9 +162,12 @@ impl Run<'_> {
                 _ => is_consequence || misses(rank),
             },
             Strike::Aborts { rank, .. } => is_consequence || misses(rank),
-            Strike::Breaks { .. } | Strike::Refuses { .. } | Strike::Silent { .. } => {
-                is_consequence
-            }
+            Strike::Breaks { .. }
+            | Strike::Refuses { .. }
+            | Strike::Silent { .. }
+            | Strike::Loses { .. }
+            | Strike::Flaps { .. } => is_consequence,
+            Strike::Delays { .. } => false,
             Strike::Disagrees { .. } => {
                 matches!(
                     fault,
@@ -163,6 +192,9 @@ fn tells_of_connection(strike: Strike, why: &str) -> bool {
         }
         Strike::Refuses { .. } => why.contains(REFUSED),
         Strike::Silent { .. } => why.contains(SILENT),
+        Strike::Loses { .. } => why.contains(UNANSWERED),
+        // An adapter hides it that fewer are lost than it sends again.
+        Strike::Flaps { attempts, .. } => attempts > RETRIES && why.contains(UNANSWERED),
         _ => false,
     }
 }

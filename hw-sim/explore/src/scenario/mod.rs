@@ -13,6 +13,7 @@ mod shrink;
 mod user;
 mod user_verdict;
 mod verdict;
+mod words;
 
 use hwsim_ptx::weak::{Drawn, Options as MemoryOptions, WeakMemory};
 use ringdove_kernels::launch::CallArguments;
@@ -96,6 +97,9 @@ pub enum Scenario {
     /// The same; a process dies, is cut off, late or of another opinion, aborts, or a connection
     /// breaks, and those that are left form another job.
     MembersFaults,
+    /// The same; some leave long before others, or one does not make a call: farewells, and calls
+    /// that expire.
+    Absences,
     /// As `Members`, with GPUs: communicators are laid out, run collectives, and are dropped.
     Communicators,
     /// The same, with what goes wrong in `MembersFaults`: kernels end with their jobs.
@@ -106,6 +110,10 @@ pub enum Scenario {
     /// The same, and an adapter is reset under traffic, makes no queue pairs, a rank does not
     /// answer, or what goes wrong in `MembersFaults`; those that are left connect anew.
     ConnectionsFaults,
+    /// As `Connections`, and an adapter loses messages, for a while or for good, or delays them.
+    Lossy,
+    /// Words by which hosts, engines and peers hand memory over, by the library's code.
+    Words,
     /// One of these, drawn.
     Random,
 }
@@ -131,11 +139,13 @@ pub enum Traffic {
     Groups,
     /// As [`Scenario::Members`].
     Members,
+    /// As [`Scenario::Words`].
+    Words,
 }
 
 impl Traffic {
     /// All, by name.
-    pub const ALL: [(&'static str, Self); 9] = [
+    pub const ALL: [(&'static str, Self); 10] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -145,6 +155,7 @@ impl Traffic {
         ("collectives", Self::Collectives),
         ("groups", Self::Groups),
         ("members", Self::Members),
+        ("words", Self::Words),
     ];
 
     /// Those of the executor.
@@ -166,7 +177,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 30] = [
+    pub const ALL: [(&'static str, Self); 33] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -192,15 +203,19 @@ impl Scenario {
         ("device-faults", Self::DeviceFaults),
         ("members", Self::Members),
         ("members-faults", Self::MembersFaults),
+        ("absences", Self::Absences),
         ("communicators", Self::Communicators),
         ("communicators-faults", Self::CommunicatorsFaults),
         ("connections", Self::Connections),
         ("connections-faults", Self::ConnectionsFaults),
+        ("lossy", Self::Lossy),
+        ("words", Self::Words),
         ("random", Self::Random),
     ];
 
-    /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 28] = [
+    /// Those that `Random` draws from: all but `Many`, whose runs are long, and `Lossy`, one seed
+    /// of which is not explained.
+    pub const DRAWN: [Self; 30] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -229,6 +244,8 @@ impl Scenario {
         Self::Garbage,
         Self::Connections,
         Self::ConnectionsFaults,
+        Self::Absences,
+        Self::Words,
     ];
 
     /// Its name.
@@ -252,12 +269,15 @@ impl Scenario {
             Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
+            Self::Words => Some(Traffic::Words),
             Self::Members
             | Self::MembersFaults
+            | Self::Absences
             | Self::Communicators
             | Self::CommunicatorsFaults
             | Self::Connections
-            | Self::ConnectionsFaults => Some(Traffic::Members),
+            | Self::ConnectionsFaults
+            | Self::Lossy => Some(Traffic::Members),
             _ => None,
         }
     }
@@ -330,6 +350,14 @@ fn perform(
         return perform_members(kernels, options, events_kept);
     }
     let memory = memory_of(options, events_kept);
+    if options.traffic == Traffic::Words {
+        let mut run = words::Run::new(&memory, options.seed);
+        let outcome = run.run().map_err(|reason| {
+            let (options, stats) = (options.clone(), run.stats());
+            Box::new(Failure { options, reason, events: String::new(), stats })
+        });
+        return (outcome, World::new(&memory, options.seed));
+    }
     let turns_max = match (options.scenario, options.traffic) {
         (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives | Traffic::Groups) => {
             TURNS_MAX_OF_MANY
@@ -453,7 +481,11 @@ impl<'a> Setup<'a> {
             Traffic::LowLatency => self.exchange(),
             Traffic::Grants => self.grant(),
             Traffic::User => self.use_handles(),
-            Traffic::Experts | Traffic::Collectives | Traffic::Groups | Traffic::Members => {
+            Traffic::Experts
+            | Traffic::Collectives
+            | Traffic::Groups
+            | Traffic::Members
+            | Traffic::Words => {
                 unreachable!("these runs have a setup of their own")
             }
         }

@@ -103,6 +103,9 @@ impl fmt::Display for Options {
         if self.traffic == Traffic::Members {
             return write!(f, "members: {}", self.members);
         }
+        if self.traffic == Traffic::Words {
+            return write!(f, "words: {} % plain", self.plain_percent);
+        }
         let on = |flag| if flag { "on" } else { "off" };
         write!(
             f,
@@ -239,6 +242,8 @@ impl Options {
                 Scenario::ConnectionsFaults => {
                     MembersShape::draw_with_connections(&mut random, true)
                 }
+                Scenario::Lossy => MembersShape::draw_with_losses(&mut random),
+                Scenario::Absences => MembersShape::draw_with_absences(&mut random),
                 _ => MembersShape::draw(&mut random, scenario == Scenario::MembersFaults),
             };
         }
