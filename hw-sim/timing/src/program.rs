@@ -78,8 +78,8 @@ pub struct ProgramError {
 pub(crate) struct Op {
     pub code: OpCode,
     pub flags: u8,
-    /// Place in the block's list of ports; of a copy into a send slot: that slot's; of a copy from or
-    /// into a peer's memory: that peer's.
+    /// Place in the block's list of ports; of a copy into a send slot: that slot's; of a copy from
+    /// or into a peer's memory: that peer's.
     pub port: u16,
     pub length: u32,
     pub extent: u64,

@@ -6,3 +6,4 @@ mod collectives;
 mod low_latency;
 mod mutation;
 mod refusal;
+mod symmetric;
