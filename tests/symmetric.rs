@@ -7,8 +7,8 @@ mod hardware;
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode_enum as Mode};
 use hardware::captures::end_capture;
 use hardware::perf::{assert_right, last_words, on_real_hardware, perf};
-use hardware::{World, is_real, on_machine, settings};
-use ringdove::{Algorithms, Communicator, ReduceOp, Registered, Settings};
+use hardware::{World, is_real, on_machine, settings, wait_for_error};
+use ringdove::{Algorithms, Communicator, Error, ReduceOp, Registered, Settings};
 
 /// The table of selection takes them for every registered all-reduce from 16 KiB on, where
 /// NVLink joins all GPUs.
@@ -162,6 +162,51 @@ fn captured_calls_reach_the_same_buffers_again() {
         // Six after the first, and three times as much after each other one.
         assert_each(&world, &buffers, |_, _| 54);
         assert_each(&world, &others, |_, _| 54);
+    });
+}
+
+/// If this fails, a graph reaches memory that its ranks have taken back.
+#[test]
+fn a_graph_that_outlives_its_buffers_is_refused() {
+    if is_real() {
+        println!("this test wants GPUs that NVLink joins");
+        return;
+    }
+    on_machine("dgx-a100", || {
+        const COUNT: usize = 30_011;
+        let world = World::with(3, &by_table());
+        for (rank, _) in world.ranks() {
+            // SAFETY: each buffer is used on one stream alone.
+            unsafe { rank.context().disable_event_tracking() };
+        }
+        let mut buffers = registered(&world, COUNT);
+        for (_, stream) in world.ranks() {
+            stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        }
+        for ((rank, stream), buffer) in world.ranks().zip(&mut buffers) {
+            rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+        }
+        let graphs: Vec<_> = world
+            .ranks()
+            .map(|(_, stream)| end_capture(stream, Flags(0)).unwrap().unwrap())
+            .collect();
+        graphs.iter().for_each(|graph| graph.launch().unwrap());
+        world.finish();
+        assert_each(&world, &buffers, |_, _| 6);
+        let given_back: Vec<_> = world
+            .ranks()
+            .zip(buffers)
+            .map(|((rank, _), buffer)| rank.deregister(buffer).unwrap())
+            .collect();
+        graphs.iter().for_each(|graph| graph.launch().unwrap());
+        for ((rank, stream), buffer) in world.ranks().zip(&given_back) {
+            stream.synchronize().unwrap();
+            let error = wait_for_error(rank);
+            let known = matches!(error, Error::RegistrationGone { .. } | Error::Aborted { .. });
+            assert!(known, "{error}");
+            let seen = stream.clone_dtoh(buffer).unwrap();
+            assert_eq!(seen.iter().position(|&value| value != 6), None, "{}", rank.rank());
+        }
     });
 }
 

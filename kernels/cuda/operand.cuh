@@ -71,6 +71,9 @@ protected:
                 if (!load_entry(operand.number, address)) {
                     return false;
                 }
+                if (operand.space == Space::Peer && address == 0) {
+                    return refuse(PlanFault::Place, 1, 0);
+                }
                 address += shifted(operand);
                 return true;
             }

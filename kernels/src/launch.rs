@@ -252,8 +252,9 @@ pub enum PlanFault {
     Lane = 23,
     /// The launch has no calls, or more than it can. `expected`: [`LAUNCH_CALLS_MAX`].
     CallCount = 24,
-    /// A source, or a grant, that this rank has no route for (any more). `expected`: the generation
-    /// of the grant, `seen`: that of the route.
+    /// A source, or a grant, that this rank has no route for (any more): `expected` is the
+    /// generation of the grant, `seen` that of the route. Or a registered buffer of a peer that was
+    /// taken back.
     Place = 25,
 }
 

@@ -358,6 +358,7 @@ impl ConnectedRank {
             self.engine().wait_idle(self.state.memory.head()?, limit)?;
             self.places.withdraw(number)?;
             self.places.forgotten(number, limit)?;
+            launcher.plans.forget_peers(number);
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;

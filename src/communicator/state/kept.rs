@@ -79,6 +79,13 @@ impl Kept {
         Ok(address)
     }
 
+    /// Zeros what was added; launches that read it find nothing there. None of them runs.
+    pub fn clear(&mut self, address: u64) {
+        let Some(part) = self.parts.get(&address) else { return };
+        self.upload.put(part.offset, &vec![0; part.bytes]);
+        self.known.retain(|_, known| *known != address);
+    }
+
     /// Adds the copy to the graph that a capture makes, unless it is there.
     pub fn upload(&mut self, address: u64, stream: &CudaStream, capture: u64) -> Result<()> {
         let Some(part) = self.parts.get_mut(&address) else { return Ok(()) };

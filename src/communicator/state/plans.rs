@@ -158,6 +158,7 @@ pub(crate) struct PlanMemory {
     kept: Kept,
     kept_collectives: HashMap<CollectiveRequest, Resident>,
     kept_groups: HashMap<Vec<PointToPoint>, Resident>,
+    kept_peers: HashMap<[RegisteredPlace; 2], u64>,
 }
 
 /// A plan, and where it was uploaded.
@@ -181,6 +182,7 @@ impl PlanMemory {
             kept: Kept::new(context)?,
             kept_collectives: HashMap::new(),
             kept_groups: HashMap::new(),
+            kept_peers: HashMap::new(),
         })
     }
 
@@ -327,6 +329,7 @@ impl PlanMemory {
         if let Some(capture) = capture {
             let table = self.kept.add(bytemuck::cast_slice(&find()?))?;
             self.kept.upload(table, stream, capture)?;
+            self.kept_peers.insert(places, table);
             return Ok(table);
         }
         let now = self.tables.turn();
@@ -339,6 +342,17 @@ impl PlanMemory {
         }
         self.peers.insert(places, table);
         Ok(table.address)
+    }
+
+    /// Forgets all ranks' addresses of registration `number`, whose launches have ended: captured
+    /// ones that are made again are refused.
+    pub fn forget_peers(&mut self, number: usize) {
+        let concerned =
+            |places: &[RegisteredPlace; 2]| places.iter().any(|it| it.registration == number);
+        self.peers.retain(|places, _| !concerned(places));
+        for (_, table) in self.kept_peers.extract_if(|places, _| concerned(places)) {
+            self.kept.clear(table);
+        }
     }
 
     /// The device address of the table of `addresses`, for a launch of the group of `transfers`,
