@@ -306,8 +306,8 @@ const BLOCK: Number = up_to("BLOCK", u32::MAX as i128);
 const OP: Number = up_to("OP", u32::MAX as i128);
 const TIMES: Number = up_to("TIMES", u32::MAX as i128);
 const TURNS: Number = up_to("TURNS", 1000);
-/// As for `hwsim run`, a day at most.
-const LEAP: Number = Number { name: "[-]US", least: -LEAP_US_MAX, most: LEAP_US_MAX };
+/// As for `hwsim run`.
+const LEAP: Number = Number { name: "[-]US (up to a day)", least: -LEAP_US_MAX, most: LEAP_US_MAX };
 
 /// How a fault is written.
 struct Form {
