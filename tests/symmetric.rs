@@ -4,6 +4,7 @@
 
 mod hardware;
 
+use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode_enum as Mode};
 use hardware::captures::end_capture;
 use hardware::perf::{assert_right, last_words, on_real_hardware, perf};
@@ -27,6 +28,32 @@ fn registered(world: &World, count: usize) -> Vec<Registered<u32>> {
         rank.register(buffer).unwrap()
     });
     each.collect()
+}
+
+/// Three ranks, whose buffers are not tracked, so that calls on them can be captured.
+fn untracked() -> World {
+    let world = World::with(3, &by_table());
+    for (rank, _) in world.ranks() {
+        // SAFETY: each buffer is used on one stream alone.
+        unsafe { rank.context().disable_event_tracking() };
+    }
+    world
+}
+
+fn sum(world: &World, buffers: &mut [Registered<u32>]) {
+    for ((rank, stream), buffer) in world.ranks().zip(buffers) {
+        rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+    }
+}
+
+/// One sum, as a graph of each rank.
+fn captured_sum(world: &World, buffers: &mut [Registered<u32>]) -> Vec<CudaGraph> {
+    for (_, stream) in world.ranks() {
+        stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+    }
+    sum(world, buffers);
+    let end = |stream| end_capture(stream, Flags(0)).unwrap().unwrap();
+    world.ranks().map(|(_, stream)| end(stream)).collect()
 }
 
 /// The first number of a rank's buffer that is not what `wanted` says of its place.
@@ -134,29 +161,13 @@ fn captured_calls_reach_the_same_buffers_again() {
     }
     on_machine("dgx-a100", || {
         const COUNT: usize = 30_011;
-        let world = World::with(3, &by_table());
-        for (rank, _) in world.ranks() {
-            // SAFETY: each buffer is used on one stream alone.
-            unsafe { rank.context().disable_event_tracking() };
-        }
+        let world = untracked();
         let mut buffers = registered(&world, COUNT);
         let mut others = registered(&world, COUNT);
-        for (_, stream) in world.ranks() {
-            stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
-        }
-        let sum = |buffers: &mut Vec<Registered<u32>>| {
-            for ((rank, stream), buffer) in world.ranks().zip(buffers) {
-                rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
-            }
-        };
-        sum(&mut buffers);
-        let graphs: Vec<_> = world
-            .ranks()
-            .map(|(_, stream)| end_capture(stream, Flags(0)).unwrap().unwrap())
-            .collect();
+        let graphs = captured_sum(&world, &mut buffers);
         for _ in 0..3 {
             graphs.iter().for_each(|graph| graph.launch().unwrap());
-            sum(&mut others);
+            sum(&world, &mut others);
         }
         world.finish();
         // Six after the first, and three times as much after each other one.
@@ -174,22 +185,9 @@ fn a_graph_that_outlives_its_buffers_is_refused() {
     }
     on_machine("dgx-a100", || {
         const COUNT: usize = 30_011;
-        let world = World::with(3, &by_table());
-        for (rank, _) in world.ranks() {
-            // SAFETY: each buffer is used on one stream alone.
-            unsafe { rank.context().disable_event_tracking() };
-        }
+        let world = untracked();
         let mut buffers = registered(&world, COUNT);
-        for (_, stream) in world.ranks() {
-            stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
-        }
-        for ((rank, stream), buffer) in world.ranks().zip(&mut buffers) {
-            rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
-        }
-        let graphs: Vec<_> = world
-            .ranks()
-            .map(|(_, stream)| end_capture(stream, Flags(0)).unwrap().unwrap())
-            .collect();
+        let graphs = captured_sum(&world, &mut buffers);
         graphs.iter().for_each(|graph| graph.launch().unwrap());
         world.finish();
         assert_each(&world, &buffers, |_, _| 6);

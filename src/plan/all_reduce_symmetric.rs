@@ -25,9 +25,7 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
         .map(|rank| part.lanes(&mut program, rank))
         .collect();
     program.once(lend(&mut peers));
-    let mut ops = Vec::new();
-    reduce(part, &mut ops, &peers);
-    program.rounds(part.choice, ops);
+    program.rounds(part.choice, reduce(part, &peers));
     program.once(take_back(peers));
     program
 }
@@ -47,7 +45,8 @@ fn lend(peers: &mut [SlotHop]) -> Vec<Op> {
 
 /// The rank's chunk, from all inputs into all outputs. A rank begins with the peer behind it: no
 /// GPU is everybody's first.
-fn reduce(part: Part<'_>, ops: &mut Vec<Op>, peers: &[SlotHop]) {
+fn reduce(part: Part<'_>, peers: &[SlotHop]) -> Vec<Op> {
+    let mut ops = Vec::new();
     let (range, last) = (part.range(part.rank, 1), peers.len() - 1);
     for (number, lanes) in peers.iter().enumerate() {
         let so_far = if number == 0 { Buffer::Input } else { Buffer::Output };
@@ -63,6 +62,7 @@ fn reduce(part: Part<'_>, ops: &mut Vec<Op>, peers: &[SlotHop]) {
         let there = lanes.sender.at_peer(Buffer::Output, range);
         ops.push(copy(there, at(Buffer::Output, range), range, Modifiers::NONE));
     }
+    ops
 }
 
 /// The peers' buffers are theirs again, and this rank's are its own.

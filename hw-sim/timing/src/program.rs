@@ -430,13 +430,14 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
         OpCode::WaitSignal | OpCode::WaitCompletion | OpCode::Pack => decoded.value = op.value,
         OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
         OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
-        OpCode::Copy | OpCode::Reduce if at_peer(op).is_some() => {
-            flags |= AT_PEER;
-            decoded.port = at_peer(op).unwrap_or_default();
-        }
-        OpCode::Copy | OpCode::Reduce if op.destination.space == Space::Slot as u8 => {
-            flags |= INTO_SLOT;
-            decoded.port = op.destination.port;
+        OpCode::Copy | OpCode::Reduce => {
+            if let Some(port) = at_peer(op) {
+                flags |= AT_PEER;
+                decoded.port = port;
+            } else if op.destination.space == Space::Slot as u8 {
+                flags |= INTO_SLOT;
+                decoded.port = op.destination.port;
+            }
         }
         _ => {}
     }

@@ -2,7 +2,7 @@
 
 use super::request::{Call, GroupCall, OUTPUT};
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{Launcher, RegisteredPlace};
+use crate::communicator::state::{Launcher, PlanShape, RegisteredPlace};
 use crate::error::Result;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
@@ -38,8 +38,8 @@ pub(super) fn collective(
     arguments
 }
 
-/// Adds the table of all ranks' addresses of input and output: all inputs, then all outputs, as
-/// encoded plans number them.
+/// Adds the table of all ranks' addresses of input and output, where the plan asks for it: all
+/// inputs, then all outputs, as encoded plans number them.
 ///
 /// # Errors
 /// As [`ConnectedRank::registered_buffer`] and [`PlanMemory::table_of_peers`].
@@ -49,9 +49,10 @@ pub(super) fn peers(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
     arguments: &mut CallArguments,
-    places: [RegisteredPlace; 2],
+    (registered, shape): (Option<[RegisteredPlace; 2]>, &PlanShape),
     (stream, capture): (&CudaStream, Option<u64>),
 ) -> Result<()> {
+    let Some(places) = registered.filter(|_| shape.reaches_peers) else { return Ok(()) };
     let find = || {
         let mut table = Vec::new();
         for RegisteredPlace { registration, offset } in places {

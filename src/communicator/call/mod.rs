@@ -171,9 +171,8 @@ fn launch(
         let routes = connect::collective(rank, launcher, registered, capture)?;
         let scratch = launcher.scratch(plan.shape.scratch_bytes);
         let mut arguments = bind::collective(call, registered, routes, source, &scratch);
-        if let Some(places) = registered.filter(|_| plan.shape.reaches_peers) {
-            bind::peers(rank, launcher, &mut arguments, places, (stream, capture))?;
-        }
+        let reached = (registered, &plan.shape);
+        bind::peers(rank, launcher, &mut arguments, reached, (stream, capture))?;
         let memory = Memory::of(rank.rank().0, call, &request, scratch);
         batch.add(launcher, Step { plan, arguments, memory })?;
     }

@@ -59,9 +59,8 @@ pub(in crate::communicator) fn resident_calls(
             let routes = connect::collective(rank, &mut launcher, registered, KEPT)?;
             let scratch = launcher.scratch(plan.shape.scratch_bytes);
             let mut arguments = bind::collective(call, registered, routes, source, &scratch);
-            if let Some(places) = registered.filter(|_| plan.shape.reaches_peers) {
-                bind::peers(rank, &mut launcher, &mut arguments, places, (stream, KEPT))?;
-            }
+            let reached = (registered, &plan.shape);
+            bind::peers(rank, &mut launcher, &mut arguments, reached, (stream, KEPT))?;
             found.arguments.push(CallArguments { plan: plan.address, ..arguments });
             found.blocks = found.blocks.max(plan.shape.blocks);
             found.threads = found.threads.max(plan.shape.threads);

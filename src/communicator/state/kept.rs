@@ -67,6 +67,14 @@ impl Kept {
         if let Some(address) = self.known.get(bytes) {
             return Ok(*address);
         }
+        let address = self.add_apart(bytes)?;
+        self.known.insert(bytes.to_vec(), address);
+        Ok(address)
+    }
+
+    /// Keeps bytes that no other call shares, so that they can be cleared; gives their device
+    /// address.
+    pub fn add_apart(&mut self, bytes: &[u8]) -> Result<u64> {
         let (offset, size) = (self.used, bytes.len().next_multiple_of(ALIGN));
         if size > KEPT_BYTES - offset {
             return Err(self.full(size));
@@ -74,16 +82,14 @@ impl Kept {
         self.upload.put(offset, bytes);
         self.used += size;
         let address = self.upload.address(offset);
-        self.known.insert(bytes.to_vec(), address);
         self.parts.insert(address, Part { offset, bytes: bytes.len(), capture: None });
         Ok(address)
     }
 
-    /// Zeros what was added; launches that read it find nothing there. None of them runs.
+    /// Zeros what was added apart; launches that read it find nothing there. None of them runs.
     pub fn clear(&mut self, address: u64) {
         let Some(part) = self.parts.get(&address) else { return };
         self.upload.put(part.offset, &vec![0; part.bytes]);
-        self.known.retain(|_, known| *known != address);
     }
 
     /// Adds the copy to the graph that a capture makes, unless it is there.

@@ -73,11 +73,7 @@ impl PortPlace {
 
     /// The rank at the other end.
     pub fn peer(&self) -> Rank {
-        let lane = self.end.lane;
-        Rank(match self.end.side {
-            Side::Send => lane.to,
-            Side::Receive => lane.from,
-        })
+        Rank(self.end.peer())
     }
 }
 
@@ -228,7 +224,7 @@ impl Layout {
     pub fn port(&self, end: LaneEnd) -> Option<PortPlace> {
         let LaneEnd { lane, side } = end;
         let (geometry, own) = (&self.geometry, self.rank.0);
-        let peer = if side == Side::Send { lane.to } else { lane.from };
+        let peer = end.peer();
         if end.rank() != own || peer == own || peer >= geometry.rank_count {
             return None;
         }

@@ -327,9 +327,12 @@ impl PlanMemory {
         capture: Option<u64>,
     ) -> Result<u64> {
         if let Some(capture) = capture {
-            let table = self.kept.add(bytemuck::cast_slice(&find()?))?;
-            self.kept.upload(table, stream, capture)?;
+            let table = match self.kept_peers.get(&places) {
+                Some(table) => *table,
+                None => self.kept.add_apart(bytemuck::cast_slice(&find()?))?,
+            };
             self.kept_peers.insert(places, table);
+            self.kept.upload(table, stream, capture)?;
             return Ok(table);
         }
         let now = self.tables.turn();

@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
                     slot_mask: shape.count - 1,
                     route: number,
                     route_index: if is_direct && sends { direct } else { 0 },
-                    peer: if sends { end.lane.to } else { end.lane.from },
+                    peer: end.peer(),
                     ..Port::default()
                 });
                 direct += u32::from(is_direct && sends);

@@ -314,10 +314,7 @@ impl<'a> Run<'a> {
     fn launch(&mut self, rank: usize, kernels: &Kernels) -> Result<(), String> {
         let Shape { replays, late_one_in, .. } = self.options.groups;
         let mut random = fastrand::Rng::with_seed(self.options.seed ^ 0x6c61_7465 ^ rank as u64);
-        let resolve = |end: LaneEnd| {
-            let peer = if end.side == Side::Send { end.lane.to } else { end.lane.from };
-            Some(Self::port(rank, peer as usize, end.side))
-        };
+        let resolve = |end: LaneEnd| Some(Self::port(rank, end.peer() as usize, end.side));
         let mut launches = Vec::new();
         for (number, transfers) in (0..).zip(&self.groups) {
             let (list, table) = self.list(rank, transfers);

@@ -13,7 +13,6 @@ use super::responder::Responded;
 use super::sharing::Nobody;
 use super::transport::Transport;
 use super::turns::Turns;
-use crate::fabric::holders;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,9 +23,7 @@ impl QueuePair {
         let fabric = &host.fabric;
         let (link, owner) = Link::open(fabric, (device.endpoint, number))?;
         let name = link.domain().filter(|name| name.endpoint == device.endpoint)?;
-        let lives = fabric.is_alive(owner)
-            || holders::find(&link.segment, |holder| fabric.is_alive(holder)).is_some();
-        if owner == fabric.own_id || !lives || link.shown_state().is_none() {
+        if owner == fabric.own_id || !link.lives_on(fabric) {
             return None;
         }
         let nothing = CompletionQueue::new(1, 0, Arc::new(Nobody));
@@ -70,7 +67,7 @@ impl QueuePair {
     /// Is what it plays still there?
     fn is_over(&self) -> bool {
         let link = self.connection.link.read().unwrap();
-        !self.connection.lives_on(&link)
+        !link.lives_on(&self.connection.host.fabric)
     }
 
     /// Is it this one, and do processes share it?

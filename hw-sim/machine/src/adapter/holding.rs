@@ -11,7 +11,7 @@ use super::link::Link;
 use super::qp::QueuePair;
 use super::responder::ReceiveSide;
 use super::state::Attributes;
-use crate::fabric::{FabricError, ProcessId, holders};
+use crate::fabric::{Fabric, FabricError, ProcessId, holders};
 use std::fs::File;
 use std::sync::atomic::Ordering;
 
@@ -26,6 +26,16 @@ impl Link {
     /// The process that sees to the queue pair.
     pub(super) fn owner(&self) -> ProcessId {
         holders::owner(&self.segment)
+    }
+
+    /// Does a process that lives hold the queue pair?
+    pub(super) fn is_held(&self, fabric: &Fabric) -> bool {
+        holders::find(&self.segment, |holder| fabric.is_alive(holder)).is_some()
+    }
+
+    /// Does the queue pair go on? Not where it was reset or destroyed, or all who held it died.
+    pub(super) fn lives_on(&self, fabric: &Fabric) -> bool {
+        self.shown_state().is_some() && (fabric.is_alive(self.owner()) || self.is_held(fabric))
     }
 
     /// Shows the attributes to the other processes.
@@ -107,17 +117,9 @@ impl Connection {
         Ok(self.host.fabric.lock(LOCK)?)
     }
 
-    /// Does the queue pair go on? Not where it was reset or destroyed, or all who held it died.
-    pub(super) fn lives_on(&self, link: &Link) -> bool {
-        let fabric = &self.host.fabric;
-        link.shown_state().is_some()
-            && (fabric.is_alive(link.owner())
-                || holders::find(&link.segment, |holder| fabric.is_alive(holder)).is_some())
-    }
-
     fn check(&self, link: &Link) -> Result<()> {
         let ended = || VerbsError::Invalid("the queue pair has ended, or was reset".into());
-        self.lives_on(link).then_some(()).ok_or_else(ended)
+        link.lives_on(&self.host.fabric).then_some(()).ok_or_else(ended)
     }
 
     /// Nobody finds the queue pair any more.

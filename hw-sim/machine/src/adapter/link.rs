@@ -3,7 +3,7 @@
 use super::address::Endpoint;
 use super::error::Result;
 use super::state::QueuePairState;
-use crate::fabric::{Fabric, FabricError, Layout, Process, ProcessId, Segment, holders};
+use crate::fabric::{Fabric, FabricError, Layout, Process, ProcessId, Segment};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -261,8 +261,7 @@ impl Peer {
     /// Does another process than the one that has made it hold the queue pair?
     fn is_held(&self, fabric: &Fabric) -> bool {
         // Relaxed: the state that makes it take requests has published it.
-        self.link.polling().load(Ordering::Relaxed) == TAKES_TURNS
-            && holders::find(&self.link.segment, |holder| fabric.is_alive(holder)).is_some()
+        self.link.polling().load(Ordering::Relaxed) == TAKES_TURNS && self.link.is_held(fabric)
     }
 }
 
