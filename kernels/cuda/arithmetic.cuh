@@ -78,6 +78,7 @@ struct Whole {
     using Value = Value_;
     using Factor = Value;
     static constexpr u32 BYTES = sizeof(Word);
+    static constexpr bool HAS_SUM = true;
 
     static RINGDOVE_INLINE Value wrap(Value value) { return value; }
     static RINGDOVE_INLINE Value load(u64 address) { return Value(ptx::load<Word>(address)); }
@@ -117,6 +118,8 @@ struct Half {
     using Value = float;
     using Factor = float;
     static constexpr u32 BYTES = 2;
+    // Does a GPU add it as it stands?
+    static constexpr bool HAS_SUM = false;
 
     static RINGDOVE_INLINE float wrap(float value) { return value; }
     static RINGDOVE_INLINE float factor(u64 scalar) { return ptx::f32_from_bits(u32(scalar)); }
@@ -161,6 +164,8 @@ struct BF16Format {
 };
 
 struct F16 : Half<F16Format> {
+    static constexpr bool HAS_SUM = true;
+
     template <class Type, Pass PASS>
     static RINGDOVE_INLINE u32 apply_word(u32 a, u32 b, float factor) {
         if constexpr (PASS == Pass::Sum) {

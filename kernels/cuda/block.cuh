@@ -2,8 +2,8 @@
 // the block loads its program. executor.cuh runs the ops.
 #pragma once
 
+#include "fused.cuh"
 #include "low_latency.cuh"
-#include "reduce.cuh"
 
 namespace ringdove {
 
@@ -33,8 +33,10 @@ struct Refusal {
 enum class Task : u32 {
     // Nothing: thread 0 needed the barrier, to be sure of their data.
     Settle,
-    // One pass over memory.
+    // One pass over memory: one op.
     Move,
+    // The same: several ops.
+    Fused,
     // Write an LL message.
     Pack,
     // Wait for LL messages, and reduce them.
@@ -69,6 +71,9 @@ struct Work {
     u32 first_port;
     Pass last_pass;
     WaitSite site;
+
+    // Of `Task::Move`: several ops in one pass, if there are any sources.
+    Fused fused;
 };
 
 // What a block keeps in shared memory: less than 4 KiB, so that the executor fits beside a user's

@@ -88,6 +88,12 @@ protected:
                     failed = STOPPED;
                 }
                 return;
+            case Task::Fused:
+                run_fused(DataType(state.arguments.data_type), work.fused, Team::here());
+                // All loops end here, and what follows is common to all work: values that are
+                // handed on to it are moved here, and not in each loop.
+                asm volatile("");
+                return;
             default:
                 return move(work);
         }
@@ -128,6 +134,7 @@ protected:
                 fence_needed = true;
                 return head.code == OpCode::Pack      ? Task::Pack
                        : head.code == OpCode::Collect ? Task::Collect
+                       : work.fused.source_count != 0 ? Task::Fused
                                                       : Task::Move;
             }
         }
@@ -258,6 +265,69 @@ protected:
         work.operands = operands;
         work.pass = pass;
         work.threads = threads_for(operands);
+        work.fused.source_count = 0;
+        const u64 more = u64(fetch_value(head));
+        return more == 0 || fuse(more, work);
+    }
+
+    // Takes what it can of the `more` ops behind this one into its pass. Their results are those
+    // that they would have one by one: the encoder has looked at which places they name (fuse.rs).
+    RINGDOVE_INLINE bool fuse(u64 more, Work& work) {
+        const u64 behind = (state.place.ops_end - op) / sizeof(Op) - 1;
+        if (more > behind) {
+            return refuse(PlanFault::Range, behind, more);
+        }
+        const Operands& first = work.operands;
+        const bool is_sum = work.pass == Pass::Sum;
+        if (!(is_sum ? has_fused_sum(DataType(state.arguments.data_type))
+                     : work.pass == Pass::Plain) ||
+            (first.destination | first.a | first.b | first.length) % VECTOR_BYTES != 0) {
+            return true;
+        }
+        Fused& fused = work.fused;
+        fused.sources[0] = first.a;
+        fused.sources[1] = first.b;
+        fused.destinations[0] = first.destination;
+        fused.length = first.length;
+        // Counted in shared memory: registers are for passes.
+        fused.source_count = is_sum ? 2 : 1;
+        fused.destination_count = 1;
+        u32 left = u32(more);
+#pragma unroll 1
+        while (left != 0 && fuse_one(fetch(op + sizeof(Op)), fused)) {
+            op += sizeof(Op);
+            left -= 1;
+        }
+        // Those destinations wait for a pass of their own for which there is none here.
+        const u32 kept = fused_destinations(fused.source_count, fused.destination_count);
+        op -= (fused.destination_count - kept) * sizeof(Op);
+        fused.destination_count = kept;
+        if (fused.source_count <= 2 && kept == 1) {
+            fused.source_count = 0;
+        }
+        return failed == FINE;
+    }
+
+    // One more source of the sum, or one more destination. False: it has a pass of its own.
+    RINGDOVE_INLINE bool fuse_one(Head next, Fused& fused) {
+        const bool adds = next.code == OpCode::Reduce;
+        if (!adds && next.code != OpCode::Copy) {
+            return refuse(PlanFault::OpCode, u64(OpCode::Copy), u64(next.code));
+        }
+        const Pass pass = select_pass(adds, ReduceOp(state.arguments.reduce_op), next.flags);
+        u32& count = adds ? fused.source_count : fused.destination_count;
+        const bool is_late = adds && (fused.source_count == 1 || fused.destination_count != 1);
+        if (pass != (adds ? Pass::Sum : Pass::Plain) || is_late || count == FUSED_MAX) {
+            return false;
+        }
+        next.address += adds ? __builtin_offsetof(Op, a) : __builtin_offsetof(Op, destination);
+        u64 address = 0;
+        if (!resolve(fetch_operand<0>(next), fused.length, address) ||
+            address % VECTOR_BYTES != 0) {
+            return false;
+        }
+        (adds ? fused.sources : fused.destinations)[count] = address;
+        count += 1;
         return true;
     }
 

@@ -1,5 +1,6 @@
 //! Encoding: one rank's program as the bytes of [`ringdove_kernels::op`].
 
+use super::fuse;
 use super::packed::pack_of;
 use super::{Buffer, LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
 use ringdove_kernels::op::{self as wire, ADDRESS_NUMBER_SHIFT, OpCode, PLAN_MAGIC, Space, flags};
@@ -138,6 +139,9 @@ fn encode_segment(ops: &[Op], places: &Places<'_>) -> Vec<wire::Op> {
             && let Some(pack) = pack_of(ops, place)
         {
             encoded[pack].value |= 1 << port;
+        }
+        if matches!(op, Op::Copy { .. } | Op::Reduce { .. }) {
+            encoded[place].value = fuse::behind(&ops[place..], places.ports) as i64;
         }
     }
     encoded

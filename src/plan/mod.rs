@@ -25,7 +25,7 @@
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `proof`: what is proved of a long plan
-//! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
+//! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]; `fuse`: ops that go in one pass
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line; `file`: a plan in a file, with what it is for
 //! * `in_switch`: multicast and reduction in switches, *planned*
@@ -53,6 +53,7 @@ mod exchange;
 mod exchange_direct;
 mod file;
 mod forest;
+mod fuse;
 #[cfg(test)]
 mod host;
 mod import;

@@ -6,6 +6,7 @@ mod calls;
 mod copy;
 mod doorbell;
 mod example;
+mod fused;
 mod gpu;
 mod low_latency;
 mod push;

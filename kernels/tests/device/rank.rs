@@ -122,15 +122,15 @@ impl Rank {
         Some(Descriptor::decode(words).expect("a rung descriptor is well formed"))
     }
 
-    /// Runs one call to its end. After each step `engine` acts.
+    /// Runs one call to its end. After each step `engine` acts. Gives the instructions it took.
     pub fn execute(
         &mut self,
         call: &CallArguments,
         shape: (u32, u32),
         engine: impl FnMut(&mut Self),
-    ) {
+    ) -> u64 {
         let launch = self.launch(std::slice::from_ref(call));
-        self.execute_launch(&launch, shape, engine);
+        self.execute_launch(&launch, shape, engine)
     }
 
     /// A launch of these calls.
@@ -146,13 +146,14 @@ impl Rank {
         launch
     }
 
-    /// Runs a launch of the executor to its end. After each step `engine` acts.
+    /// Runs a launch of the executor to its end. After each step `engine` acts. Gives the
+    /// instructions it took.
     pub fn execute_launch(
         &mut self,
         launch: &LaunchArguments,
         (blocks, threads): (u32, u32),
         mut engine: impl FnMut(&mut Self),
-    ) {
+    ) -> u64 {
         let params = bytemuck::bytes_of(launch).to_vec();
         let mut running =
             Running::launch(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY, blocks, threads, params);
@@ -160,7 +161,7 @@ impl Rank {
             let is_done = running.step(&self.arena, &self.clock);
             engine(self);
             if is_done {
-                return;
+                return running.instructions();
             }
         }
         panic!("the launch does not end");

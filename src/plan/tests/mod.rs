@@ -7,6 +7,7 @@ pub(super) mod collectives;
 mod drafts;
 mod encoding;
 mod few_hops;
+mod fuse;
 mod group;
 mod hierarchical;
 mod large;

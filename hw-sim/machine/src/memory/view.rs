@@ -68,8 +68,9 @@ struct Span {
     end: u64,
 }
 
-/// How many allocations a warp remembers: a reduction reads two, writes one, and looks at a flag.
-const SPANS: usize = 4;
+/// How many allocations a warp remembers: a sum of four buffers that goes to four others touches
+/// eight, and looks at a flag and at its program.
+const SPANS: usize = 10;
 
 /// Cache of a warp's last access.
 #[derive(Debug, Default)]

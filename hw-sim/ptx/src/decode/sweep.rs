@@ -63,10 +63,27 @@ enum Value {
     Sum(Vec<u32>),
     /// Word `word` of load number `load`.
     Loaded { load: usize, word: usize },
-    /// Word `word` of two loads, combined.
-    Paired { run: AluFn, extra: u32, a: usize, b: usize, word: usize },
+    /// Word `word` of load number `first`, with which other loads were combined one by one.
+    Folded { first: usize, then: Vec<Fold>, word: usize },
     /// A part of something that was overwritten.
     Torn,
+}
+
+/// One more load that something is combined with.
+#[derive(Clone, Debug)]
+struct Fold {
+    run: AluFn,
+    extra: u32,
+    load: usize,
+    /// The load is the first operand.
+    swapped: bool,
+}
+
+impl PartialEq for Fold {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.extra, it.load, it.swapped);
+        std::ptr::fn_addr_eq(self.run, other.run) && key(self) == key(other)
+    }
 }
 
 /// What is known of a body so far.
@@ -80,6 +97,8 @@ struct Body {
     loads: Vec<Span>,
     stores: Vec<Span>,
     pairs: Vec<Pair>,
+    /// What was stored of loads that others were combined with.
+    folds: Vec<(usize, Vec<Fold>)>,
     /// Lane bytes and word bytes of every access.
     shape: Option<(usize, usize)>,
     /// Predicate, sum and register of the comparison.
@@ -143,12 +162,28 @@ impl Body {
 
     fn combine(&mut self, run: AluFn, args: &Args, role: Role) -> Option<()> {
         let (a, b) = (self.value(args.a), self.value(args.b));
+        let fold = |load, swapped| Fold { run, extra: args.e, load, swapped };
         let (value, rows) = match (a, b) {
             (
-                Some(Value::Loaded { load: a, word }),
-                Some(Value::Loaded { load: b, word: other }),
+                Some(Value::Loaded { load: first, word }),
+                Some(Value::Loaded { load, word: other }),
             ) if word == other => {
-                (Value::Paired { run, extra: args.e, a, b, word }, self.word_rows()?)
+                let then = vec![fold(load, false)];
+                (Value::Folded { first, then, word }, self.word_rows()?)
+            }
+            (
+                Some(Value::Folded { first, mut then, word }),
+                Some(Value::Loaded { load, word: other }),
+            ) if word == other => {
+                then.push(fold(load, false));
+                (Value::Folded { first, then, word }, self.word_rows()?)
+            }
+            (
+                Some(Value::Loaded { load, word: other }),
+                Some(Value::Folded { first, mut then, word }),
+            ) if word == other => {
+                then.push(fold(load, true));
+                (Value::Folded { first, then, word }, self.word_rows()?)
             }
             _ if role == Role::Sum => {
                 let mut terms = self.sum_at(args.a)?;
@@ -185,18 +220,19 @@ impl Body {
                     Value::Loaded { load: l, word } => (l, word) == (load, place),
                     _ => false,
                 };
-                values.iter().enumerate().all(same).then_some(load)?
+                let is_whole = self.folds.iter().all(|(first, _)| *first != load);
+                (is_whole && values.iter().enumerate().all(same)).then_some(load)?
             }
-            &Value::Paired { run, extra, a, b, .. } => {
-                let same = |(place, value): (usize, &Value)| match *value {
-                    Value::Paired { run: r, extra: e, a: x, b: y, word } => {
-                        std::ptr::fn_addr_eq(r, run) && (e, x, y, word) == (extra, a, b, place)
+            Value::Folded { first, then, .. } => {
+                let same = |(place, value): (usize, &Value)| match value {
+                    Value::Folded { first: f, then: t, word } => {
+                        (f, t, *word) == (first, then, place)
                     }
                     _ => false,
                 };
                 values.iter().enumerate().all(same).then_some(())?;
-                self.pair(run, extra, a, b)?;
-                a
+                self.fold(*first, then)?;
+                *first
             }
             Value::Sum(_) | Value::Torn => return None,
         };
@@ -206,15 +242,26 @@ impl Body {
         Some(())
     }
 
-    /// The result replaces its first operand, which nobody may need any more.
-    fn pair(&mut self, run: AluFn, extra: u32, a: usize, b: usize) -> Option<()> {
-        let (a, b) = (self.loads[a].row, self.loads[b].row);
-        let spoilt = self.pairs.iter().any(|pair| pair.a == a || pair.a == b || pair.b == a);
-        let stored = self.stores.iter().any(|span| span.row == a);
-        if spoilt || stored || a == b {
+    /// The result replaces the first load, which nobody may need any more but those who store the
+    /// same result.
+    fn fold(&mut self, first: usize, then: &[Fold]) -> Option<()> {
+        if self.folds.iter().any(|(f, t)| (*f, &t[..]) == (first, then)) {
+            return Some(());
+        }
+        let to = self.loads[first].row;
+        let spoilt = then
+            .iter()
+            .any(|fold| fold.load == first || self.folds.iter().any(|known| known.0 == fold.load));
+        let needed = self.pairs.iter().any(|pair| pair.to == to || pair.a == to || pair.b == to);
+        if spoilt || needed || self.stores.iter().any(|span| span.row == to) {
             return None;
         }
-        self.pairs.push(Pair { run, extra, a, b });
+        for &Fold { run, extra, load, swapped } in then {
+            let other = self.loads[load].row;
+            let (a, b) = if swapped { (other, to) } else { (to, other) };
+            self.pairs.push(Pair { run, extra, a, b, to });
+        }
+        self.folds.push((first, then.to_vec()));
         Some(())
     }
 
@@ -364,6 +411,11 @@ mod tests {
         let sum = "add.f32 %f5, %f1, %f3;\nadd.f32 %f6, %f2, %f4;\n\
                    st.global.v2.f32 [%a], {%f5, %f6};\n";
         assert_eq!(swept(&format!("{LOADS}{sum}{ON}")), 1);
+        let sum = "ld.global.v2.f32 {%f7, %f8}, [%b];\n\
+                   add.f32 %f5, %f1, %f3;\nadd.f32 %f6, %f2, %f4;\n\
+                   add.f32 %f5, %f7, %f5;\nadd.f32 %f6, %f8, %f6;\n\
+                   st.global.v2.f32 [%a], {%f5, %f6};\nst.global.v2.f32 [%b], {%f5, %f6};\n";
+        assert_eq!(swept(&format!("{LOADS}{sum}{ON}")), 1, "three loads, two stores");
     }
 
     /// If this fails, a loop is run in one go that cannot be.
@@ -386,6 +438,19 @@ mod tests {
                 "a load after a store",
                 "st.global.v2.f32 [%a], {%f1, %f2};\n\
                                       ld.global.v2.f32 {%f7, %f8}, [%a+8];\n",
+            ),
+            (
+                "what was summed up is stored, too",
+                "add.f32 %f5, %f1, %f3;\nadd.f32 %f6, %f2, %f4;\n\
+                 st.global.v2.f32 [%b], {%f5, %f6};\nst.global.v2.f32 [%a], {%f1, %f2};\n",
+            ),
+            (
+                "sums at two stages are stored",
+                "ld.global.v2.f32 {%f7, %f8}, [%b];\n\
+                 add.f32 %f5, %f1, %f3;\nadd.f32 %f6, %f2, %f4;\n\
+                 st.global.v2.f32 [%b], {%f5, %f6};\n\
+                 add.f32 %f5, %f5, %f7;\nadd.f32 %f6, %f6, %f8;\n\
+                 st.global.v2.f32 [%a], {%f5, %f6};\n",
             ),
             ("a fence", "fence.sc.sys;\nst.global.v2.f32 [%a], {%f1, %f2};\n"),
         ];

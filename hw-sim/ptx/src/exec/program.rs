@@ -322,17 +322,19 @@ pub struct Span {
     pub rows: usize,
 }
 
-/// Cargo rows that are combined: into the first.
+/// Cargo rows that are combined.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// What is done.
     pub run: AluFn,
     /// [`Args::e`] of it.
     pub extra: u32,
-    /// First row of the first operand, and of the result.
+    /// First row of the first operand.
     pub a: usize,
     /// First row of the second.
     pub b: usize,
+    /// First row of the result, which is one of both.
+    pub to: usize,
 }
 
 /// `atom` and `red`.

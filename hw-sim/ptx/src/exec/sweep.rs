@@ -8,8 +8,8 @@ use crate::memory::{Memory, Order, Scope, Strength};
 
 /// Bytes that count as one instruction against the budget: about as much as one takes the time for.
 const BYTES_FOR_ONE: usize = 64;
-/// Sums of one loop, at most: operands, and the bound.
-const SUMS_MAX: usize = 8;
+/// Sums of one loop, at most: four operands that are read, four that are written, and the bound.
+const SUMS_MAX: usize = 9;
 /// The loops' accesses are weak, all of them.
 const WEAK: Strength = Strength { order: Order::Weak, scope: Scope::System };
 
@@ -116,8 +116,8 @@ impl Warp {
         let rows = word * LANES / size_of::<Row>();
         for pair in &sweep.pairs {
             for place in (0..words).map(|word| cargo + word * rows) {
-                let (a, b) = ((place + pair.a) as u32, (place + pair.b) as u32);
-                (pair.run)(&mut self.registers, &Args { d: a, a, b, c: a, e: pair.extra }, FULL);
+                let [d, a, b] = [pair.to, pair.a, pair.b].map(|row| (place + row) as u32);
+                (pair.run)(&mut self.registers, &Args { d, a, b, c: a, e: pair.extra }, FULL);
             }
         }
         sweep.stores.iter().all(|span| {
