@@ -93,17 +93,17 @@ impl Case {
 #[test]
 fn results_are_those_of_one_op_after_another() {
     for data_type in DataType::ALL {
-        for reduce_op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max] {
-            for (sources, destinations) in [(2, 2), (3, 3), (4, 4), (8, 8)] {
-                Case { data_type, reduce_op, sources, destinations, ..SUM }.check();
-            }
+        for (sources, destinations) in [(2, 2), (3, 3), (4, 4), (4, 1)] {
+            Case { data_type, sources, destinations, ..SUM }.check();
+        }
+        for reduce_op in [ReduceOp::Avg, ReduceOp::Max] {
+            Case { data_type, reduce_op, ..SUM }.check();
         }
     }
     for sources in 1..=8 {
         for destinations in 1..=8 {
-            for in_place in [false, true] {
-                Case { sources, destinations, in_place, ..SUM }.check();
-            }
+            let in_place = (sources + destinations) % 2 == 0;
+            Case { sources, destinations, in_place, length: 2048 + 112, ..SUM }.check();
         }
     }
 }
@@ -125,7 +125,7 @@ fn one_pass_takes_less_work() {
     for (sources, destinations) in [(2, 2), (3, 3), (4, 4), (1, 4), (4, 1)] {
         let case = Case { sources, destinations, length: 64 << 10, ..SUM };
         let ((_, apart), (_, fused)) = (case.run(false), case.run(true));
-        assert!(fused * 4 < apart * 3, "{case:?}: {fused} instructions, {apart} one by one");
+        assert!(fused * 10 < apart * 9, "{case:?}: {fused} instructions, {apart} one by one");
     }
 }
 
