@@ -63,8 +63,8 @@ def faulty_while_it_runs():
     summed()
     with hwsim.fault_here(f"gpu{comm.device}:out-of-memory-at=0"):
         with pytest.raises(Exception, match="(?i)memory"):
-            ringdove.DeviceArray([1] * 100, device=comm.device)
-        ringdove.DeviceArray([1] * 100, device=comm.device)
+            ringdove.DeviceArray(100, device=comm.device, shareable=True)
+        ringdove.DeviceArray(100, device=comm.device, shareable=True)
     with hwsim.fault_here("*:delay=300", seed=comm.rank):
         summed()
     with pytest.raises(ValueError, match="rank0:kill-at=5"):
