@@ -98,12 +98,12 @@ fn a_wait_that_lacks_is_noticed() {
     let far = SHIFT.replace("st.param.b64 [g], 128;", "st.param.b64 [g], 136;");
     assert_ne!(far, SHIFT);
     let far = loaded(&description(&format!("{FUNCTIONS}{far}"))).unwrap();
-    let reason = far.run(7).err().expect("the put leaves its window");
+    let reason = far.run(7).expect_err("the put leaves its window");
     assert!(reason.contains("leaves registered memory"), "{reason}");
     // A call that cannot be ends the communicator, and its record says so.
     let mut lost = description(&format!("{FUNCTIONS}{SHIFT}"));
     *lost.pointer_mut("/ranks/1/launches/0/4").unwrap() = serde_json::json!({"hex": hex([7])});
-    let reason = loaded(&lost).unwrap().run(7).err().expect("there is no rank 7");
+    let reason = loaded(&lost).unwrap().run(7).expect_err("there is no rank 7");
     assert!(reason.contains("no call was to fail"), "{reason}");
 }
 

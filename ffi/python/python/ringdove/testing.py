@@ -158,10 +158,11 @@ def explore(
     """
     import hwsim
 
-    from . import triton as functions
-
     if not hwsim.is_running():
         raise RuntimeError("not on virtual hardware: see pytest --hwsim, and hwsim run")
+
+    from . import triton as functions
+
     of_ranks = [brings(rank) for rank in range(ranks)]
     options = {"grid": (programs,), "extern_libs": functions.libraries(), **options}
     compiled = [kernel.warmup(*given, **options) for _, given in of_ranks]
