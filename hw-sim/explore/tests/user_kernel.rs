@@ -69,7 +69,7 @@ fn description(ptx: &str) -> serde_json::Value {
         })
     };
     serde_json::json!({
-        "ptx": ptx, "entry": "shift", "blocks": 1, "threads": 32, "shared_bytes": 0, "lanes": 1,
+        "ptx": [ptx], "entry": "shift", "blocks": 1, "threads": 32, "shared_bytes": 0, "lanes": 1,
         "ranks": [rank(0), rank(1)],
     })
 }

@@ -1,12 +1,12 @@
 //! The file that describes a user's kernel and what its ranks bring.
 //!
 //! ```text
-//! {"ptx": TEXT, "entry": NAME, "blocks": N, "threads": N, "shared_bytes": N, "lanes": N,
+//! {"ptx": [TEXT, ...], "entry": NAME, "blocks": N, "threads": N, "shared_bytes": N, "lanes": N,
 //!  "ranks": [{"arrays": [{"name": NAME, "hex": BYTES, "window": true, "expected": BYTES}, ...],
 //!             "launches": [["handle", {"array": NUMBER}, {"hex": BYTES}, ...], ...]}, ...]}
 //! ```
 //!
-//! Windows are the arrays that say so, in their order, equally long on all ranks. What an array is
+//! The texts are joined, as a driver's linker does. Windows are the arrays that say so, in their order, equally long on all ranks. What an array is
 //! expected to hold at the end may be left out. A launch lists the parameters of the kernel: the
 //! address of the device handle, addresses of arrays, and bytes.
 
@@ -20,6 +20,8 @@ const LANES_MAX: u64 = 64;
 const LAUNCHES_MAX: usize = 16;
 /// Arrays and parameters of a rank, at most.
 const ARRAYS_MAX: usize = 64;
+/// Texts, at most.
+const TEXTS_MAX: usize = 8;
 /// Bytes of an array: this memory keeps the history of each word.
 const BYTES_MAX: usize = 1 << 20;
 /// Shared memory of a block.
@@ -28,8 +30,8 @@ const SHARED_MAX: u64 = 227 << 10;
 /// A kernel, and what its ranks bring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Its text.
-    pub ptx: String,
+    /// The texts that are joined.
+    pub ptx: Vec<String>,
     /// The kernel's name.
     pub entry: String,
     /// Blocks of a launch.
@@ -95,7 +97,10 @@ impl Description {
             .collect::<Result<_, String>>()?;
         let threads = number(&value, "threads", 1, THREADS_MAX)?;
         let it = Self {
-            ptx: string(&value, "ptx")?,
+            ptx: list(&value, "ptx", TEXTS_MAX)?
+                .iter()
+                .map(|text| text.as_str().map(str::to_owned).ok_or("ptx: expected texts".into()))
+                .collect::<Result<_, String>>()?,
             entry: string(&value, "entry")?,
             blocks: number(&value, "blocks", 1, BLOCKS_MAX)?,
             threads,

@@ -7,7 +7,7 @@
 mod file;
 
 use hwsim_ptx::weak::{Drawn, Options as MemoryOptions, WeakMemory};
-use hwsim_ptx::{Kernel, Launch, Module};
+use hwsim_ptx::{Input, Kernel, Launch, Module};
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::collections::HashMap;
@@ -36,7 +36,10 @@ impl UserKernel {
     ///
     /// The PTX cannot be loaded, has no such entry, or takes other parameters.
     pub fn new(description: Description) -> Result<Self, String> {
-        let module = Module::load(&description.ptx).map_err(|error| error.to_string())?;
+        let names: Vec<_> = (0..description.ptx.len()).map(|at| format!("text {at}")).collect();
+        let texts = names.iter().zip(&description.ptx).map(|(name, text)| Input { name, text });
+        let module = Module::load_joined(&texts.collect::<Vec<_>>());
+        let module = module.map_err(|error| error.to_string())?;
         let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
         let entry = &description.entry;
         let kernel = linked.kernel(entry).ok_or_else(|| format!("the PTX has no entry {entry}"))?;
