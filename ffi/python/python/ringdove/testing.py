@@ -157,10 +157,10 @@ def explore(
 
         testing.explore(ring_all_reduce, brings, ranks=4, programs=2, lanes=2, runs=200)
 
-    What the kernel reads too early, or leaves without a wait or a flush, shows in some of the runs.
-    One thread does it all, so keep sizes small: a few hundred elements, one or two warps. This
-    memory has no instructions of tensor cores: ``tl.dot`` wants ``pytest --hwsim dgx1v``, for which
-    Triton does without.
+    What the kernel reads before it has come, or hands on without an order, shows in some runs. One
+    thread does it all, so keep sizes small: a few hundred elements, one or two warps. This memory
+    has no instructions of tensor cores: ``tl.dot`` wants ``pytest --hwsim dgx1v``, for which Triton
+    does without.
 
     Args:
         kernel: a function with ``@triton.jit``, or ``Ptx``
