@@ -2,8 +2,8 @@
 
     hwsim run -q --machine dgx-a100 -- python3 tests/clients/triton_explore.py FOLDER RUNS
 
-Each example is right in all runs. With one line taken out of it, which no run on virtual GPUs needs to
-notice, some run is wrong; FOLDER is where such kernels are written to, as Triton reads their source."""
+Each example is right in all runs. With one mistake put into it some run is wrong, also where virtual
+GPUs mostly forgive it; FOLDER is where such kernels are written to, as Triton reads their source."""
 
 import importlib.util
 import sys
