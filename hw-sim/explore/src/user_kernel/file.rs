@@ -6,9 +6,10 @@
 //!             "launches": [["handle", {"array": NUMBER}, {"hex": BYTES}, ...], ...]}, ...]}
 //! ```
 //!
-//! The texts are joined, as a driver's linker does. Windows are the arrays that say so, in their order, equally long on all ranks. What an array is
-//! expected to hold at the end may be left out. A launch lists the parameters of the kernel: the
-//! address of the device handle, addresses of arrays, and bytes.
+//! The texts are joined, as a driver's linker does. Windows are the arrays that say so, in their
+//! order, equally long on all ranks. What an array is expected to hold at the end may be left out.
+//! A launch lists the parameters of the kernel: the address of the device handle, addresses of
+//! arrays, and bytes.
 
 use serde_json::Value;
 

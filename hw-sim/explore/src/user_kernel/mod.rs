@@ -234,25 +234,28 @@ impl Run<'_> {
                 let Some(expected) = &array.expected else { continue };
                 let mut seen = vec![0; expected.len()];
                 memory.get(*address, &mut seen).expect("it was allocated with this length");
-                let wrong = seen.iter().zip(expected).position(|(seen, wanted)| seen != wanted);
-                if let Some(at) = wrong {
-                    let count = seen.iter().zip(expected).filter(|(a, b)| a != b).count();
-                    let word = at & !3..(at & !3).saturating_add(4).min(seen.len());
-                    return Err(format!(
-                        "rank {rank}: {} of {} bytes of {} are not as expected: the first word is at \
-                         byte {}, expected {:02x?}, found {:02x?}",
-                        count,
-                        seen.len(),
-                        array.name,
-                        word.start,
-                        &expected[word.clone()],
-                        &seen[word.clone()],
-                    ));
-                }
+                is_as_expected(&seen, expected)
+                    .map_err(|why| format!("rank {rank}: {} {why}", array.name))?;
             }
         }
         Ok(())
     }
+}
+
+/// How many bytes differ, and the first word that does.
+fn is_as_expected(seen: &[u8], expected: &[u8]) -> Result<(), String> {
+    let differ = || seen.iter().zip(expected).enumerate().filter(|(_, (a, b))| a != b);
+    let Some((first, _)) = differ().next() else { return Ok(()) };
+    let word = first & !3..(first | 3).min(seen.len() - 1) + 1;
+    Err(format!(
+        "is not as expected in {} of its {} bytes: the first word is at byte {}, expected {:02x?}, \
+         found {:02x?}",
+        differ().count(),
+        seen.len(),
+        word.start,
+        &expected[word.clone()],
+        &seen[word.clone()],
+    ))
 }
 
 /// Ports of a rank's lanes to all others: to send, then to receive. Gives the table of its handle.
