@@ -225,6 +225,12 @@ const ENTRIES: &[Entry] = &[
         &["hw-sim/machine/tests/corpus/faults.txt"],
     ),
     entry(
+        "descriptions of users' kernels",
+        ("hw-sim/explore/src/user_kernel/file.rs", "serde_json::from_str"),
+        ("hw-sim/explore/tests/user_kernel.rs", "mutated_descriptions_are_read_or_refused"),
+        &[],
+    ),
+    entry(
         "profiles of the timing model",
         ("hw-sim/timing/src/text.rs", "read_to_string"),
         ("hw-sim/timing/tests/fuzz.rs", "mutated_profiles_give_times_or_are_refused"),

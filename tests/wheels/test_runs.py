@@ -49,6 +49,44 @@ def test_a_port_that_goes_down_is_an_error_of_the_program():
         done.check()
 
 
+def faulty_while_it_runs():
+    """A rank whose GPU has no memory, and whose messages are late and lost, in blocks of it."""
+    import ringdove
+
+    def summed():
+        array = ringdove.DeviceArray([comm.rank + 1] * 5000, device=comm.device)
+        comm.all_reduce(array)
+        comm.synchronize()
+        assert array.tolist() == [3] * 5000, array.tolist()[:3]
+
+    comm = ringdove.init()
+    summed()
+    with hwsim.fault_here(f"gpu{comm.device}:out-of-memory-at=0"):
+        with pytest.raises(Exception, match="(?i)memory"):
+            ringdove.DeviceArray(100, device=comm.device, shareable=True)
+        ringdove.DeviceArray(100, device=comm.device, shareable=True)
+    with hwsim.fault_here("*:delay=300", seed=comm.rank):
+        summed()
+    with pytest.raises(ValueError, match="rank0:kill-at=5"):
+        with hwsim.fault_here("rank0:kill-at=5"):
+            pass
+    summed()
+    with hwsim.fault_here("*:port-down-after=0"):
+        with pytest.raises(ringdove.Error) as raised:
+            summed()
+    print(f"no port: {raised.value}")
+    comm.abort()
+
+
+def test_a_program_turns_faults_on_and_off():
+    done = hwsim.run(faulty_while_it_runs, machine="pcie4 x 2", procs=2).check()
+    assert all("no port: " in text for text in done.by_rank.values()), done.output
+    assert "port" in done.output and "down" in done.output, done.output
+    with pytest.raises(RuntimeError, match="not on virtual hardware"):
+        with hwsim.fault_here("*:delay=300"):
+            pass
+
+
 def test_one_process_and_commands():
     assert hwsim.run(bandwidth, machine="dgx1v").check().output == "8 True\n"
     code = "import sys; print(sys.argv[1:]); sys.exit(5)"

@@ -1,5 +1,6 @@
 """What cannot be is an exception that says so, and nothing hangs."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -19,6 +20,21 @@ class Interface:
     @property
     def __cuda_array_interface__(self):
         return {**self.array.__cuda_array_interface__, **self.changes}
+
+
+def streams_of(device):
+    """A stream in the context that everybody shares on a GPU, and one in a context of its own."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    for make in ["primary", "own"]:
+        context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        if make == "primary":
+            assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+            assert cuda.cuCtxPushCurrent_v2(context) == 0
+        else:
+            assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        assert cuda.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+        yield stream.value
 
 
 def raises(kind, words, call, *arguments, **named):
@@ -58,14 +74,17 @@ def main():
     raises(wrong, "bfloat16", comm.all_reduce, on0, dtype="half")
     raises(wrong, "elements of 2 bytes", comm.all_reduce, on0, dtype="bfloat16")
     raises(wrong, "a stream", comm.all_reduce, on0, stream="0")
+    (of_gpu, of_context), (of_other_gpu, _) = streams_of(0), streams_of(1)
+    for stream in (of_context, of_other_gpu):
+        raises(wrong, "one of another context", comm.all_reduce, on0, stream=stream)
     raises(wrong, "bytes of ringdove.unique_id", ringdove.init_rank, b"no", 0, 1)
     raises(ringdove.NotFoundError, "CUDA device 99", ringdove.init_all, [99])
     raises(wrong, "none of them", ringdove.init)
 
     # Nothing of this has ended the communicator.
-    for comm, array in zip(comms, [on0, on1]):
+    for comm, array, stream in zip(comms, [on0, on1], [of_gpu, of_other_gpu]):
         array.write([1] * 8)
-        comm.all_reduce(array)
+        comm.all_reduce(array, stream=stream)
     for comm in comms:
         comm.synchronize()
     assert on0.tolist() == [2.0] * 8

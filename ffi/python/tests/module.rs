@@ -68,6 +68,21 @@ fn functions_for_kernels_put_signal_and_wait() {
     assert_right(&command.env("RINGDOVE_USER_LANES", "1").output().unwrap());
 }
 
+/// If this fails, a kernel that reads what has not come passes a user's test in all orders, or one
+/// that is right does not.
+#[test]
+fn kernels_are_explored_from_python() {
+    let installed = installed();
+    let hwsim = built("hwsim");
+    let package = source("../../hw-sim/python/python");
+    let path = std::env::join_paths([installed.path(), &package]).unwrap();
+    let search = std::env::var("PATH").unwrap();
+    let mut command = python(&installed, "pcie4", "explored.py");
+    command.env("PYTHONPATH", path);
+    command.env("PATH", format!("{}:{search}", hwsim.parent().unwrap().display()));
+    assert_right(&command.output().unwrap());
+}
+
 /// If this fails, a drawing of a kernel shows what has not happened.
 #[test]
 fn a_timeline_is_drawn_of_what_kernels_have_marked() {

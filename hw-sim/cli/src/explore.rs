@@ -2,7 +2,9 @@
 
 use crate::error::Error;
 use clap::Args;
-use hwsim_explore::{Change, Failure, Fault, Kernels, Options, Scenario, scenario};
+use hwsim_explore::{
+    Change, Description, Failure, Fault, Kernels, Options, Scenario, UserKernel, scenario,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -32,6 +34,11 @@ pub struct ExploreArguments {
     /// A fault beside those that are drawn, by the names of `hwsim run --fault`; may be repeated
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<Fault>,
+    /// Run a user's kernel, which this file describes with its ranks, in the place of a scenario:
+    /// `ringdove.testing.explore` writes such files
+    #[arg(long, value_name = "FILE", conflicts_with_all =
+        ["ptx", "shrink", "trace", "faults", "changes", "scenario"])]
+    kernel: Option<PathBuf>,
     /// Make a number that was drawn smaller, as --shrink prints it
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
@@ -40,8 +47,14 @@ pub struct ExploreArguments {
     /// groups, groups-faults, graphs, device, device-faults, members, members-faults,
     /// absences, communicators, communicators-faults, connections, connections-faults, lossy, words
     /// or random
-    #[arg(value_name = "SCENARIO", value_parser = named)]
-    scenario: Scenario,
+    #[arg(value_name = "SCENARIO", value_parser = named, required_unless_present = "kernel")]
+    scenario: Option<Scenario>,
+}
+
+impl ExploreArguments {
+    fn scenario(&self) -> Scenario {
+        self.scenario.unwrap_or(Scenario::Random)
+    }
 }
 
 fn named(name: &str) -> Result<Scenario, String> {
@@ -51,6 +64,9 @@ fn named(name: &str) -> Result<Scenario, String> {
 
 /// Runs it. A run that fails ends the command with status 1.
 pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
+    if let Some(path) = &arguments.kernel {
+        return explore_kernel(arguments, path);
+    }
     let kernels = match &arguments.ptx {
         None => Ok(Kernels::committed()),
         Some(path) => Kernels::load(&std::fs::read_to_string(path).map_err(|source| {
@@ -91,15 +107,48 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
     println!(
         "{}: {runs} runs from seed {}, none failed; {instructions} warp instructions, {:.1} runs/s",
-        arguments.scenario.name(),
+        arguments.scenario().name(),
         arguments.seed,
         runs as f64 / seconds,
     );
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs a user's kernel, in as many ways.
+fn explore_kernel(arguments: &ExploreArguments, path: &Path) -> Result<ExitCode, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::System {
+        action: format!("cannot read {}", path.display()),
+        source,
+    })?;
+    let kernel = match Description::read(&text).and_then(UserKernel::new) {
+        Ok(kernel) => kernel,
+        Err(reason) => {
+            eprintln!("hwsim: {}: {reason}", path.display());
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let began = Instant::now();
+    let (mut runs, mut instructions) = (0, 0);
+    while runs < arguments.runs && arguments.budget.is_none_or(|most| began.elapsed() < most) {
+        let seed = arguments.seed.wrapping_add(runs);
+        match kernel.run(seed) {
+            Ok(stats) => instructions += stats.instructions,
+            Err(reason) => {
+                println!("seed {seed} fails: {reason}");
+                let path = quoted(path);
+                println!("replay: hwsim explore --kernel {path} --seed {seed} --runs 1");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        runs += 1;
+    }
+    let first = arguments.seed;
+    println!("{runs} runs from seed {first}, none failed; {instructions} warp instructions");
+    Ok(ExitCode::SUCCESS)
+}
+
 fn drawn(arguments: &ExploreArguments, run: u64) -> Result<Options, String> {
-    let mut options = Options::draw(arguments.scenario, arguments.seed.wrapping_add(run));
+    let mut options = Options::draw(arguments.scenario(), arguments.seed.wrapping_add(run));
     for fault in &arguments.faults {
         options.add_fault(*fault)?;
     }

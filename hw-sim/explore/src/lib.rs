@@ -12,6 +12,7 @@
 //! | `engine` | the engine: the real proxy, and lanes whose writes land late |
 //! | `host` | the host of a rank: it watches records and spreads errors |
 //! | `members` | jobs that are created, split, shrunk and dropped, and what they do on GPUs |
+//! | `user_kernel` | a kernel of a user's, which a file describes, with its ranks |
 //! | `world` | whose turn it is, until all have ended or nothing moves |
 //! | `trace` | a run as Perfetto reads it |
 //! | [`mutant`] | the device code with one ordering removed or weakened, and who notices |
@@ -35,10 +36,12 @@ pub mod mutant;
 mod rank;
 pub mod scenario;
 mod trace;
+mod user_kernel;
 mod world;
 
 pub use engine::HostMutant;
 pub use fault::Fault;
 pub use members::Shape as MembersShape;
 pub use scenario::{Change, Failure, GroupShape, Kernels, Options, PlanShape, Scenario, Traffic};
+pub use user_kernel::{Description, UserKernel};
 pub use world::Stats;

@@ -252,7 +252,7 @@ impl World {
         params: Vec<u8>,
         number: u64,
     ) {
-        let launch = Arc::new(Launch {
+        let launch = Launch {
             kernel: Arc::clone(kernel),
             grid: [blocks, 1, 1],
             block: [threads, 1, 1],
@@ -261,7 +261,13 @@ impl World {
             grid_id: u64::from(gpu) + 1,
             grid_workspace: 0,
             sm_count: blocks,
-        });
+        };
+        self.queue(gpu, launch, number);
+    }
+
+    /// The same of a launch of whatever shape.
+    pub fn queue(&mut self, gpu: u32, launch: Launch, number: u64) {
+        let (blocks, threads, launch) = (launch.grid[0], launch.block_threads(), Arc::new(launch));
         let ends = crate::rank::LAUNCH + number + 1;
         let it = &mut self.gpus[gpu as usize];
         it.launched += 1;
@@ -329,7 +335,8 @@ impl World {
     fn start_block(&mut self, gpu: usize, launch: &Arc<Launch>, index: u32, threads: u32) {
         let number = self.blocks.len();
         let place = Place::Block { gpu: self.gpus[gpu].place, block: number as u32 };
-        let shared = launch.kernel.static_shared_bytes.into();
+        let dynamic = u64::from(launch.dynamic_shared_bytes);
+        let shared = dynamic + u64::from(launch.kernel.static_shared_bytes);
         let block = Block::new(Arc::clone(launch), [index, 0, 0], index);
         let view = BlockView::new(&self.memory, place, threads, shared);
         for thread in 0..threads {

@@ -3,8 +3,9 @@
 use super::address::{Endpoint, Route};
 use super::counters::{Counter, Counters};
 use super::error::{Result, VerbsError};
-use super::fault::AdapterFaults;
+use super::fault::{AdapterFaults, Verdict};
 use crate::description::{Adapter, LinkLayer};
+use crate::fault::{SWITCH, Switched};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -95,7 +96,9 @@ pub struct Device {
     pub description: Adapter,
     /// Its address.
     pub endpoint: Endpoint,
-    pub(super) faults: AdapterFaults,
+    faults: AdapterFaults,
+    /// What the process has switched on since, with what was counted of it.
+    switched: Switched<SwitchedFaults>,
     pub(super) counters: Counters,
     port_down: AtomicBool,
     /// When a port that is down comes up again.
@@ -110,6 +113,13 @@ pub struct Device {
     listeners: Mutex<Vec<Weak<dyn Events>>>,
 }
 
+/// Faults that were switched on, with what was counted from then on.
+struct SwitchedFaults {
+    faults: AdapterFaults,
+    messages: AtomicU64,
+    registrations: AtomicU64,
+}
+
 impl Device {
     pub(super) fn new(
         description: Adapter,
@@ -122,6 +132,7 @@ impl Device {
             description,
             endpoint,
             faults,
+            switched: Switched::default(),
             counters,
             port_down,
             port_up_at: Mutex::default(),
@@ -202,15 +213,39 @@ impl Device {
         listeners.push(Arc::downgrade(listener));
     }
 
-    /// Counts a message of this adapter, from 0.
-    pub(super) fn count_message(&self) -> u64 {
-        self.messages.fetch_add(1, Ordering::Relaxed)
+    fn switched(&self) -> Option<Arc<SwitchedFaults>> {
+        self.switched.now(&SWITCH, |list| {
+            let (node, name) = (self.endpoint.node, &self.description.name);
+            let faults = AdapterFaults::new(node, name, &[], list).ok()?;
+            Some(SwitchedFaults { faults, messages: 0.into(), registrations: 0.into() })
+        })
+    }
+
+    /// Counts a message of this adapter. What happens to it, as the `message`th of the queue pair
+    /// that was made as the `queue_pair`th. Asked once for each message.
+    pub(super) fn at_message(&self, queue_pair: u32, message: u64) -> Verdict {
+        // Relaxed: a count that stands for itself, here and below.
+        let of_adapter = self.messages.fetch_add(1, Ordering::Relaxed);
+        let verdict = self.faults.at_message(of_adapter, queue_pair, message);
+        let Some(switched) = self.switched() else { return verdict };
+        let since = switched.messages.fetch_add(1, Ordering::Relaxed);
+        let other = switched.faults.at_message(since, queue_pair, message);
+        if verdict == Verdict::Send { other } else { verdict }
+    }
+
+    /// Does a message find no receive request, the first time that it is looked at?
+    pub(super) fn receiver_not_ready(&self, queue_pair: u32, message: u64) -> bool {
+        let finds_none = |faults: &AdapterFaults| faults.receiver_not_ready(queue_pair, message);
+        finds_none(&self.faults) || self.switched().is_some_and(|now| finds_none(&now.faults))
     }
 
     /// Counts a registration of memory. True: a fault refuses it.
     pub fn refuses_registration(&self) -> bool {
         let number = self.registrations.fetch_add(1, Ordering::Relaxed);
-        let refused = self.faults.refuses_registration(number);
+        let refused_since = self.switched().is_some_and(|now| {
+            now.faults.refuses_registration(now.registrations.fetch_add(1, Ordering::Relaxed))
+        });
+        let refused = self.faults.refuses_registration(number) || refused_since;
         if refused {
             self.counters.add(Counter::Faults, 1);
         }

@@ -276,8 +276,7 @@ impl Connection {
             return true;
         }
         side.judged = true;
-        let of_adapter = self.device.count_message();
-        let verdict = self.device.faults.at_message(of_adapter, self.ordinal, side.next_message);
+        let verdict = self.device.at_message(self.ordinal, side.next_message);
         side.tally.add(Counter::Faults, u64::from(verdict != Verdict::Send));
         match verdict {
             Verdict::Send => true,

@@ -258,7 +258,7 @@ impl Connection {
         }
         if record.flags & FIRST != 0
             && self.transport.is_reliable()
-            && self.device.faults.receiver_not_ready(self.ordinal, record.message)
+            && self.device.receiver_not_ready(self.ordinal, record.message)
             && side.delayed != Some(record.message)
             && record.needs_receive()
         {

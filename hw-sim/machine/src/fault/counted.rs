@@ -2,14 +2,25 @@
 
 use super::gpu::GpuFault;
 use super::list::{DeviceFaults, FAULTS_VARIABLE, of_device};
+use super::switched::{SWITCH, Switched};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The faults of a process's GPUs, and of its pinned memory.
 #[derive(Debug, Default)]
 pub(crate) struct GpuFaults {
-    gpus: Vec<Counted>,
-    host: Counted,
+    node: u32,
+    gpus: Vec<Device>,
+    host: Device,
+}
+
+/// A GPU, or pinned memory: what its process began with, and what it has switched on since.
+#[derive(Debug, Default)]
+struct Device {
+    name: String,
+    from_start: Counted,
+    switched: Switched<Counted>,
 }
 
 /// Faults of one of them, and what was counted of it so far.
@@ -62,7 +73,31 @@ impl Counted {
     }
 }
 
+/// Faults from the start, or switched on.
+enum Held<'a> {
+    Start(&'a Counted),
+    Switched(Arc<Counted>),
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Counted;
+
+    fn deref(&self) -> &Counted {
+        match self {
+            Self::Start(faults) => faults,
+            Self::Switched(faults) => faults,
+        }
+    }
+}
+
 impl GpuFaults {
+    /// Each that strikes this device now.
+    fn of<'a>(&self, device: &'a Device) -> impl Iterator<Item = Held<'a>> {
+        let make = |list: &str| Counted::of(list, self.node, &device.name).ok();
+        let switched = device.switched.now(&SWITCH, make);
+        [Held::Start(&device.from_start)].into_iter().chain(switched.map(Held::Switched))
+    }
+
     /// Of so many GPUs of a node, from the environment.
     pub fn from_environment(node: u32, gpus: usize) -> Result<Self, String> {
         let list = std::env::var(FAULTS_VARIABLE).unwrap_or_default();
@@ -70,39 +105,50 @@ impl GpuFaults {
     }
 
     fn new(list: &str, node: u32, gpus: usize) -> Result<Self, String> {
-        let of_gpu = |gpu| Counted::of(list, node, &format!("gpu{gpu}"));
-        let gpus = (0..gpus).map(of_gpu).collect::<Result<_, _>>()?;
-        Ok(Self { gpus, host: Counted::of(list, node, "host")? })
+        let of = |name: String| {
+            let from_start = Counted::of(list, node, &name)?;
+            Ok(Device { name, from_start, switched: Switched::default() })
+        };
+        let gpus = (0..gpus).map(|gpu| of(format!("gpu{gpu}"))).collect::<Result<_, String>>()?;
+        Ok(Self { node, gpus, host: of("host".into())? })
+    }
+
+    /// Has each count, and says whether one strikes.
+    fn counts(&self, device: &Device, count: impl Fn(&Counted) -> bool) -> bool {
+        self.of(device).fold(false, |struck, faults| count(&faults) | struck)
     }
 
     /// Counts an allocation on a GPU. True: it is to be refused.
     pub fn refuses_allocation(&self, gpu: usize) -> bool {
-        self.gpus.get(gpu).is_some_and(Counted::refuses_allocation)
+        self.gpus.get(gpu).is_some_and(|gpu| self.counts(gpu, Counted::refuses_allocation))
     }
 
     /// Counts an allocation of pinned memory. True: it is to be refused.
     pub fn refuses_pinned(&self) -> bool {
-        self.host.refuses_allocation()
+        self.counts(&self.host, Counted::refuses_allocation)
     }
 
     /// Counts a launch. True: it never begins.
     pub fn stops_launch(&self, gpu: usize) -> bool {
-        self.gpus.get(gpu).is_some_and(Counted::stops_launch)
+        self.gpus.get(gpu).is_some_and(|gpu| self.counts(gpu, Counted::stops_launch))
     }
 
     /// How much later each turn of a block of this GPU begins.
     pub fn pause(&self, gpu: usize) -> Option<Duration> {
-        self.gpus.get(gpu).and_then(Counted::pause)
+        let pauses = self.of(self.gpus.get(gpu)?).filter_map(|faults| faults.pause());
+        pauses.reduce(|one, other| one + other)
     }
 
     /// Does this GPU's clock leap at some time?
     pub fn leaps(&self, gpu: usize) -> bool {
-        self.gpus.get(gpu).is_some_and(Counted::leaps)
+        self.gpus.get(gpu).is_some_and(|gpu| self.of(gpu).any(|faults| faults.leaps()))
     }
 
     /// Counts a look at a GPU's clock, at the right time `now_ns`. What it shows.
     pub fn clock(&self, gpu: usize, now_ns: u64) -> u64 {
-        self.gpus.get(gpu).map_or(now_ns, |gpu| gpu.clock(now_ns))
+        self.gpus
+            .get(gpu)
+            .map_or(now_ns, |gpu| self.of(gpu).fold(now_ns, |now_ns, faults| faults.clock(now_ns)))
     }
 }
 

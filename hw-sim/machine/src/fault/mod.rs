@@ -14,6 +14,7 @@ mod gpu;
 mod list;
 mod of_process;
 mod process;
+mod switched;
 
 pub(crate) use adapter::AdapterFault;
 pub(crate) use choice::choose;
@@ -23,3 +24,5 @@ pub(crate) use list::{DeviceFaults, of_device};
 pub use list::{FAULTS_VARIABLE, check_list, needs_libc};
 pub use of_process::ProcessFaults;
 pub use process::ProcessFault;
+pub use switched::switch_faults;
+pub(crate) use switched::{SWITCH, Switched};

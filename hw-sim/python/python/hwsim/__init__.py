@@ -4,6 +4,7 @@ The command ``hwsim run -- COMMAND`` starts any program on a virtual machine; ``
 MACHINE`` starts the tests on one. Inside of them, libcuda.so.1, libcudart, libnvidia-ml.so.1 and
 RDMA adapters are virtual. ``hwsim.run`` starts a function, or a program, on a machine of its own,
 in several processes and on several nodes, and ``hwsim.fault`` gives that machine faults.
+``hwsim.fault_here`` gives them to this process's devices while a block of it runs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,18 @@ import re
 
 from ._command import command
 from ._run import Completed, RunError, fault, run
+from ._switch import fault_here
 
-__all__ = ["Completed", "RunError", "command", "fault", "is_running", "machine", "run"]
+__all__ = [
+    "Completed",
+    "RunError",
+    "command",
+    "fault",
+    "fault_here",
+    "is_running",
+    "machine",
+    "run",
+]
 
 
 def is_running() -> bool:

@@ -33,6 +33,7 @@ mod requirement;
 mod spent;
 mod state;
 mod stream;
+mod switch;
 mod tensor_map;
 mod trace;
 mod virtual_memory;
