@@ -239,7 +239,7 @@ exec $doctor doctor --adapters --json
     Some(counted)
 }
 
-/// If this fails, the doctor shows retries or faults where there were none, or hides those that there
+/// If this fails, the doctor shows retries or faults where there were none, or hides those there
 /// were.
 #[test]
 fn adapters_tell_what_they_have_carried_and_what_went_wrong() {

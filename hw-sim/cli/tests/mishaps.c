@@ -133,8 +133,8 @@ static int poll_received(const struct way *way, struct ibv_wc *wc) {
     return ibv_poll_cq(way->type == IBV_QPT_XRC_SEND ? far_cq : cq, 1, wc);
 }
 
-/* A receive request whose memory is not the program's to give ends the receiver, with the status for
- * that, and changes nothing. Reliable senders are told. */
+/* A receive request whose memory is not the program's to give ends the receiver, with the status
+ * for that, and changes nothing. Reliable senders are told. */
 static void bad_requests(const struct way *way) {
     uint8_t *other = aligned_alloc(4096, 8192);
     memset(other, 1, 8192);
@@ -163,7 +163,8 @@ static void bad_requests(const struct way *way) {
         while (seen != 3) {
             struct ibv_wc wc;
             if (!ibv_poll_cq(cq, 1, &wc)) {
-                if (way->type != IBV_QPT_XRC_SEND || (seen & 1) || !poll_received(way, &wc)) continue;
+                int elsewhere_too = way->type == IBV_QPT_XRC_SEND && !(seen & 1);
+                if (!elsewhere_too || !poll_received(way, &wc)) continue;
             }
             int expected = wc.wr_id == 1 ? IBV_WC_LOC_PROT_ERR
                          : is_reliable(way) ? IBV_WC_REM_OP_ERR : IBV_WC_SUCCESS;
@@ -214,7 +215,7 @@ static void job_outside(void) {
     }
 }
 
-/* --- Two processes ------------------------------------------------------------------------------- */
+/* --- Two processes ------------------------------------------------------------------------- */
 
 static int line;
 
