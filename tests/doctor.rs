@@ -4,6 +4,9 @@ mod hardware;
 
 use hardware::{hwsim, is_left_out, run_bounded, tool};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::{Command, ExitStatus};
 
 /// Says so if this is a run on real GPUs, where nothing is known beforehand.
@@ -179,6 +182,98 @@ fn a_port_that_is_down_is_passed_over_with_a_warning() {
     let port = about(&document, "hwsim0 port 1");
     assert!(port[0].0 == "warning" && port[0].1.starts_with("down"), "{port:?}");
     assert_eq!(chosen(&document), ["hwsim1"; 4]);
+}
+
+/// The counters that `doctor --adapters` shows of hwsim0 after 200 messages each way between two
+/// processes, under this fault.
+fn counted_under(fault: &str) -> Option<BTreeMap<String, u64>> {
+    const TRAFFIC: &str = r#"
+port=$1 doctor=$2
+ibv_rc_pingpong -d hwsim0 -n 200 -p $port >/dev/null & server=$!
+until grep -q ":$(printf %04X $port) .* 0A " /proc/net/tcp /proc/net/tcp6; do
+    kill -0 $server || exit 9
+done
+ibv_rc_pingpong -d hwsim0 -n 200 -p $port 127.0.0.1 >/dev/null && wait $server || exit 8
+exec $doctor doctor --adapters --json
+"#;
+    // The tool wants a port by number, and sets SO_REUSEADDR. Held but not listened on, it is given
+    // to nobody else.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    held.set_reuse_address(true).unwrap();
+    held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let port = held.local_addr().unwrap().as_socket().unwrap().port().to_string();
+    let mut command = hwsim();
+    command.args(["run", "--quiet", "--machine", "pcie4"]);
+    command.args((!fault.is_empty()).then_some(["--fault", fault]).into_iter().flatten());
+    command.args(["--", "bash", "-c", TRAFFIC, "traffic", &port]).arg(tool("ringdove"));
+    let (status, output) = run_bounded(command);
+    if output.contains("no virtual RDMA adapters") {
+        tally::skip("virtual-adapters", "what the doctor says that adapters have counted");
+        return None;
+    }
+    assert_eq!(status.code(), Some(0), "is ibverbs-utils installed? {output}");
+    let begin = output.find('{').unwrap_or_else(|| panic!("no JSON: {output}"));
+    let document: Value = serde_json::from_str(&output[begin..]).unwrap();
+    let statistics = document["sections"].as_array().unwrap().last().unwrap();
+    let of_port = about(&document, "hwsim0 port 1");
+    let lines: Vec<_> = statistics["findings"].as_array().unwrap().iter().collect();
+    assert!(lines.len() > 1 && of_port.len() > lines.len() - 1, "{document:#}");
+    let mut counted = BTreeMap::new();
+    for (_, seen) in of_port {
+        // `NAME COUNT` behind some words, or `COUNT bytes sent`.
+        for part in seen.rsplit(": ").next().unwrap().split(", ") {
+            let found = match part.split_once(' ') {
+                Some((name, count))
+                    if name.contains('_') || name == "faults" || name == "retries" =>
+                {
+                    (name.to_owned(), count.parse())
+                }
+                Some((count, name)) => (name.to_owned(), count.parse()),
+                None => continue,
+            };
+            if let (name, Ok(count)) = found {
+                counted.insert(name, count);
+            }
+        }
+    }
+    Some(counted)
+}
+
+/// If this fails, the doctor shows retries or faults where there were none, or hides those there
+/// were.
+#[test]
+fn adapters_tell_what_they_have_carried_and_what_went_wrong() {
+    if cannot_run() {
+        return;
+    }
+    // 200 messages of 4096 bytes, the tool's own size, from each of two processes.
+    let Some(plain) = counted_under("") else { return };
+    for (name, count) in [
+        ("bytes sent", 1_638_400),
+        ("bytes received", 1_638_400),
+        ("packets sent", 400),
+        ("queue_pairs_made", 2),
+        ("queue_pairs_ended", 2),
+        ("send_requests_posted", 400),
+        ("messages_sent", 400),
+    ] {
+        assert_eq!(plain.get(name), Some(&count), "{name}: {plain:?}");
+    }
+    for name in ["faults", "retries", "receiver_not_ready", "requests_failed"] {
+        assert_eq!(plain.get(name), None, "{plain:?}");
+    }
+    // The message that finds no receive request is sent again: each fault is one such.
+    let late = counted_under("seed=7,hwsim0:receiver-not-ready=30").unwrap();
+    let faults = late.get("faults").copied().unwrap_or(0);
+    assert!((60..=180).contains(&faults), "30 % of 400: {late:?}");
+    assert_eq!(late.get("receiver_not_ready"), Some(&faults), "{late:?}");
+    assert_eq!(late.get("retries"), None, "{late:?}");
+    assert_eq!(late.get("messages_sent"), Some(&400), "{late:?}");
+    // While the port is down, a message is sent again each 67 ms (the tool's timeout of 14).
+    let flap = counted_under("hwsim0:port-flap=100:200000").unwrap();
+    assert!(flap.get("retries").is_some_and(|retries| (2..=14).contains(retries)), "{flap:?}");
+    assert_eq!(flap.get("faults"), Some(&2), "one for each process: {flap:?}");
+    assert_eq!(flap.get("messages_sent"), Some(&400), "{flap:?}");
 }
 
 #[test]

@@ -339,6 +339,19 @@ static void job_events(void) {
     SAME(post_write(2, 0, 64, 8), 0);
     expect(2, IBV_WC_SUCCESS);
     SAME(poll(&file, 1, 0), 0);
+    /* What came before it is asked for is told at once: the program may not look again. */
+    struct ibv_qp_attr to_error = { .qp_state = IBV_QPS_ERR };
+    struct ibv_qp *flushed = make();
+    SAME(to_init(flushed), 0);
+    SAME(ibv_modify_qp(flushed, &to_error, IBV_QP_STATE), 0);
+    receive(flushed, 12, sge(64, 8));
+    SAME(poll(&file, 1, 0), 0);
+    SAME(ibv_req_notify_cq(cq, 0), 0);
+    SAME(poll(&file, 1, 20000), 1);
+    SAME(ibv_get_cq_event(channel, &which, &own), 0);
+    ibv_ack_cq_events(cq, 1);
+    expect(12, IBV_WC_WR_FLUSH_ERR);
+    SAME(ibv_destroy_qp(flushed), 0);
     /* Solicited ones only. */
     SAME(ibv_req_notify_cq(cq, 1), 0);
     receive(b, 3, sge(64, 8));

@@ -21,7 +21,9 @@ fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = PROGRAMS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["adapters", "windows", "datagrams", "xrc", "xrc_processes", "allocators"] {
+        for name in
+            ["adapters", "windows", "datagrams", "xrc", "xrc_processes", "allocators", "mishaps"]
+        {
             let flags = ["-libverbs", "-ldl", "-pthread"];
             compile(&format!("{name}.c"), &folder.path().join(name), &flags);
         }
@@ -158,6 +160,21 @@ fn datagrams_arrive_whole_or_not_at_all() {
     job_of(&programs().join("datagrams"), "lost", "one-gpu", &held_back);
 }
 
+/// A program that wants multicast learns that there is none, and does not wait for datagrams.
+#[test]
+fn multicast_is_refused_by_name() {
+    for variables in [&[][..], &[("ETHERNET", "1")]] {
+        let sandbox = Sandbox::new();
+        let mut command = hwsim(&sandbox, &["-m", "pcie4"]);
+        command.arg(programs().join("datagrams")).arg("multicast");
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        check("multicast", variables, &output);
+        let line = "hwsim: ibv_attach_mcast is refused: adapters have no multicast\n";
+        assert_eq!(text(&output.stderr), line);
+        sandbox.assert_nothing_left();
+    }
+}
+
 #[test]
 fn parent_domains_take_the_place_of_protection_domains() {
     job_of(&programs().join("datagrams"), "domains", "one-gpu", &[]);
@@ -177,6 +194,40 @@ fn unreliable_connections_lose_messages_without_a_word() {
     }
     let profile = [("HWSIM_DRIVER_KEYS", "place-out-of-order=on")];
     job_of(&programs().join("datagrams"), "unreliable", "one-gpu", &profile);
+}
+
+/// On no transport may a message reach memory that a receive request or a key does not give.
+#[test]
+fn pieces_outside_of_regions_are_refused_on_each_transport() {
+    for variables in [&[][..], &[("HWSIM_DRIVER_KEYS", "place-out-of-order=on")]] {
+        job_of(&programs().join("mishaps"), "outside", "one-gpu", variables);
+    }
+}
+
+/// On each transport one of two processes destroys its queue pair, or is killed, while messages are
+/// under way: the other one gets the error that is meant for that, or none where none is, all that
+/// arrives is whole, and memory of who has left is left alone.
+#[test]
+fn queue_pairs_end_under_traffic() {
+    let adverse = [("HWSIM_FAULTS", "seed=5,*:delay=200,*:receiver-not-ready=30")];
+    let out_of_order = [("HWSIM_DRIVER_KEYS", "place-out-of-order=on")];
+    for (machine, variables) in [
+        ("one-gpu", &[][..]),
+        ("one-gpu x 2", &[]),
+        ("one-gpu", &out_of_order),
+        ("one-gpu x 2", &adverse),
+    ] {
+        let sandbox = Sandbox::new();
+        let meeting = sandbox.path("meeting");
+        fs::create_dir(&meeting).unwrap();
+        let mut command = hwsim(&sandbox, &["-m", machine, "--procs", "2"]);
+        command.arg(programs().join("mishaps")).arg("traffic").arg(&meeting);
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        let both = out.matches("done\n").count() == 2;
+        assert!(output.status.success() && both, "{machine} {variables:?}: {out}{err}");
+        sandbox.assert_nothing_left();
+    }
 }
 
 /// A reader that sees a later write sees the earlier one whole, with no thread that polls.
@@ -293,13 +344,18 @@ until grep -q ":$hexport .* 0A " /proc/net/tcp /proc/net/tcp6; do kill -0 $serve
 wait $server
 "#;
 
-fn between_two(command: &[&str]) -> String {
-    // Servers of these tools want a port by number, and set SO_REUSEADDR. Held but not listened on,
-    // it is given to nobody else.
+/// Servers of these tools want a port by number, and set SO_REUSEADDR. Held but not listened on, it
+/// is given to nobody else.
+fn held_port() -> (Socket, String) {
     let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     held.set_reuse_address(true).unwrap();
     held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let port = held.local_addr().unwrap().as_socket().unwrap().port().to_string();
+    (held, port)
+}
+
+fn between_two(command: &[&str]) -> String {
+    let (_held, port) = held_port();
     let run = [&["bash", "-c", PAIR, "pair", &port, "timeout", "60"], command].concat();
     tool(&["-m", "pcie4"], &run)
 }
@@ -334,6 +390,36 @@ fn pingpongs_of_extended_connections_run() {
     for options in [&["-d", "hwsim0"][..], &["-d", "hwsim0", "-e"], &["-d", "hwsim1", "-g", "3"]] {
         let shown = between_two(&[&["ibv_xsrq_pingpong", "-n", "200"], options].concat());
         assert_eq!(shown.matches("success\n").count(), 2, "{options:?}: {shown}");
+    }
+}
+
+/// The same tools between two nodes, each of which has one of the processes.
+#[test]
+fn pingpongs_of_all_transports_run_between_nodes() {
+    const PAIR_OF_NODES: &str = r#"
+port=$1; shift
+[ $RANK = 0 ] && exec "$@" -p $port
+hexport=$(printf %04X $port)
+for i in $(seq 100000); do
+    grep -q ":$hexport .* 0A " /proc/net/tcp /proc/net/tcp6 && exec "$@" -p $port 127.0.0.1
+done
+exit 9
+"#;
+    for tool in ["rc", "uc", "ud", "srq", "xsrq"] {
+        // Datagrams that are lost are waited for: the depth of 500 leaves room.
+        let name = format!("ibv_{tool}_pingpong");
+        let (held, port) = held_port();
+        let command = ["bash", "-c", PAIR_OF_NODES, "pair", &port, "timeout", "60", &name];
+        let where_to = ["-n", "200", "-d", "hwsim0"];
+        let checks: &[_] = if tool == "xsrq" { &[] } else { &["-c"] };
+        let shown = self::tool(&["-m", "pcie4 x 2"], &[&command[..], &where_to, checks].concat());
+        drop(held);
+        let done = if tool == "xsrq" { "success" } else { " iters in" };
+        assert_eq!(shown.matches(done).count(), 2, "{tool}: {shown}");
+        assert!(!shown.contains("invalid data"), "{tool}: {shown}");
+        for node in ["[0]", "[1]"] {
+            assert!(shown.contains(node), "{tool}: {shown}");
+        }
     }
 }
 

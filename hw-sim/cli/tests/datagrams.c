@@ -203,10 +203,23 @@ static void job_mistakes(void) {
     bad_key.lkey ^= 0xff00;
     stopped(ah, bad_key, IBV_WC_LOC_PROT_ERR);
     stopped(ah, sge(BYTES - 4, 8), IBV_WC_LOC_PROT_ERR);
-    /* Multicast is refused by name. */
-    union ibv_gid group = { .raw = { 0xff, 0x12 } };
-    SAME(ibv_attach_mcast(a, &group, 0xc001), EOPNOTSUPP);
-    SAME(ibv_detach_mcast(a, &group, 0xc001), EOPNOTSUPP);
+    /* A handle of another protection domain. */
+    struct ibv_pd *own = pd, *elsewhere = ibv_alloc_pd(context);
+    CHECK(pd = elsewhere);
+    struct ibv_ah *foreign = handle(is_ethernet() ? 3 : -1);
+    pd = own;
+    SAME(send_to(a, 1, foreign, b->qp_num, KEY, sge(0, 8), IBV_WR_SEND), 0);
+    expect(1, IBV_WC_LOC_QP_OP_ERR);
+    SAME(state(a), IBV_QPS_SQE);
+    struct ibv_qp_attr on = { .qp_state = IBV_QPS_RTS };
+    SAME(ibv_modify_qp(a, &on, IBV_QP_STATE), 0);
+    SAME(ibv_destroy_ah(foreign), 0);
+    SAME(ibv_dealloc_pd(elsewhere), 0);
+    /* One that was destroyed, twice. */
+    struct ibv_ah *gone = handle(is_ethernet() ? 3 : -1);
+    SAME(ibv_destroy_ah(gone), 0);
+    SAME(send_to(a, 1, gone, b->qp_num, KEY, sge(0, 8), IBV_WR_SEND), EINVAL);
+    SAME(ibv_destroy_ah(gone), EINVAL);
     /* Refused when they are posted. */
     SAME(send_to(a, 1, NULL, b->qp_num, KEY, sge(0, 8), IBV_WR_SEND), EINVAL);
     SAME(send_to(a, 1, ah, b->qp_num, KEY, sge(0, 8), IBV_WR_RDMA_WRITE), EINVAL);
@@ -238,6 +251,27 @@ static void job_mistakes(void) {
     SAME(ibv_modify_qp(fresh, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT
                                          | IBV_QP_ACCESS_FLAGS), EINVAL);
     CHECK(!make_of_extended(IBV_QPT_UD, IBV_QP_EX_WITH_RDMA_WRITE) && errno == EOPNOTSUPP);
+}
+
+/* Multicast: neither the group nor the way to it. */
+static void job_multicast(void) {
+    a = datagrams(KEY);
+    union ibv_gid group = { .raw = { 0xff, 0x12 } };
+    SAME(ibv_attach_mcast(a, &group, 0xc001), EOPNOTSUPP);
+    SAME(ibv_detach_mcast(a, &group, 0xc001), EOPNOTSUPP);
+    struct ibv_ah_attr attr = route(0);
+    attr.grh.dgid = group;
+    CHECK(!ibv_create_ah(pd, &attr) && errno == EOPNOTSUPP);
+    if (is_ethernet()) return;
+    attr = (struct ibv_ah_attr){ .dlid = 0xc001, .port_num = 1 };
+    CHECK(!ibv_create_ah(pd, &attr) && errno == EOPNOTSUPP);
+    /* A LID that no port has is none of a group: what is sent there is lost. */
+    attr.dlid = 0xbfff;
+    struct ibv_ah *nobody = ibv_create_ah(pd, &attr);
+    CHECK(nobody);
+    SAME(send_to(a, 1, nobody, a->qp_num, KEY, sge(0, 8), IBV_WR_SEND), 0);
+    success(1);
+    SAME(ibv_destroy_ah(nobody), 0);
 }
 
 /* Datagrams by `ibv_wr_set_ud_addr`, read by the functions of an extended queue. */
@@ -397,7 +431,7 @@ int main(int count, char **arguments) {
     static const struct job jobs[] = {
         { "datagrams", job_datagrams }, { "lost", job_lost }, { "mistakes", job_mistakes },
         { "extended", job_extended },   { "unreliable", job_unreliable },
-        { "domains", job_domains },
+        { "domains", job_domains },     { "multicast", job_multicast },
     };
     CHECK(count == 2);
     open_device(getenv("ETHERNET") ? 1 : 0);

@@ -51,6 +51,16 @@ pub struct Route {
     pub lid: u16,
 }
 
+/// The LIDs of multicast groups; the last LID of all stands for any port.
+const MULTICAST_LIDS: std::ops::Range<u16> = 0xc000..0xffff;
+
+impl Route {
+    /// Does it lead to a multicast group, and not to a port?
+    pub fn is_multicast(&self) -> bool {
+        self.gid.map_or(MULTICAST_LIDS.contains(&self.lid), |gid| gid[0] == 0xff)
+    }
+}
+
 impl Endpoint {
     /// The port's local identifier.
     pub fn lid(self) -> u16 {
@@ -168,5 +178,22 @@ mod tests {
         assert_eq!(Endpoint::from_gid(&[0xff; 16]), None);
         assert_eq!(Endpoint::unpack(0), None);
         assert_eq!(Endpoint::unpack(u64::MAX), None);
+    }
+
+    /// If this fails, a port's own address is refused as that of a group, or a group's is lost
+    /// without a word.
+    #[test]
+    fn groups_are_told_from_ports() {
+        let last = Endpoint { node: NODES_MAX - 1, adapter: ADAPTERS_MAX as u32 - 1 };
+        let by_lid = |lid| Route { lid, ..Route::default() }.is_multicast();
+        let by_gid = |gid| Route { gid: Some(gid), ..Route::default() }.is_multicast();
+        assert_eq!([1, last.lid(), 0xbfff, 0xffff].map(by_lid), [false; 4]);
+        assert_eq!([0xc000, 0xc001, 0xfffe].map(by_lid), [true; 3]);
+        let mut group = [0; 16];
+        (group[0], group[1]) = (0xff, 0x12);
+        assert!(by_gid(group));
+        for layer in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+            assert!(last.gids(layer).iter().all(|gid| !by_gid(gid.raw)));
+        }
     }
 }

@@ -34,10 +34,12 @@ pub(super) enum Counter {
     DatagramsDropped,
     Failures,
     Faults,
+    Retries,
 }
 
-/// The names, in the order of `Counter`.
-pub const NAMES: [&str; 12] = [
+/// The names, in the order of `Counter`. New ones come last: a fabric's folder may have the page of
+/// an older version.
+pub const NAMES: [&str; 13] = [
     "queue_pairs_made",
     "queue_pairs_ended",
     "send_requests_posted",
@@ -50,6 +52,7 @@ pub const NAMES: [&str; 12] = [
     "datagrams_dropped",
     "requests_failed",
     "faults",
+    "retries",
 ];
 
 /// Numbers that one thread at a time counts.

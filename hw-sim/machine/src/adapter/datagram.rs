@@ -61,7 +61,8 @@ impl Connection {
         own_key: u32,
         request: &SendRequest,
     ) -> Result<bool, CompletionStatus> {
-        let Some(to) = request.to else { return Err(CompletionStatus::LocalOperation) };
+        let to = request.to.filter(|to| to.domain == self.domain);
+        let Some(to) = to else { return Err(CompletionStatus::LocalOperation) };
         let length = request.data.length();
         if length > u64::from(self.device.description.mtu) {
             return Err(CompletionStatus::LocalLength);

@@ -71,6 +71,8 @@ pub(super) struct SendSide {
     hold_until: Option<Instant>,
     judged: bool,
     unreachable_since: Option<Instant>,
+    /// How often the oldest message would have been sent again since then.
+    retried: u32,
     /// The message that found no receive request, and until when it may.
     receiver_deadline: Option<(u64, Instant)>,
     drained_told: bool,
@@ -96,6 +98,7 @@ impl SendSide {
             hold_until: None,
             judged: false,
             unreachable_since: None,
+            retried: 0,
             receiver_deadline: None,
             drained_told: false,
             tally: Tally::default(),
@@ -544,7 +547,7 @@ impl Connection {
     /// Sees whether a peer that should answer still can. True if the queue pair has failed.
     pub(super) fn see_to_times(&self, side: &mut SendSide, now: Instant) -> bool {
         let Some(front) = side.queue.front() else {
-            (side.unreachable_since, side.receiver_deadline) = (None, None);
+            (side.unreachable_since, side.receiver_deadline, side.retried) = (None, None, 0);
             return false;
         };
         if !self.transport.is_reliable() {
@@ -568,14 +571,21 @@ impl Connection {
         if there
             || !matches!(self.state(), QueuePairState::ReadyToSend | QueuePairState::SendDrained)
         {
-            side.unreachable_since = None;
+            (side.unreachable_since, side.retried) = (None, 0);
             return false;
         }
         let since = *side.unreachable_since.get_or_insert(now);
         // The specification's unit is 4.096 microseconds, times two to the code; 0 is for ever.
         let Attributes { timeout, retries, .. } = side.settings;
         let each = Duration::from_nanos(4096u64 << timeout);
-        if timeout == 0 || now - since < each * (u32::from(retries) + 1) {
+        if timeout == 0 {
+            return false;
+        }
+        let waited = (now - since).as_nanos() / each.as_nanos();
+        let retried = waited.min(u128::from(retries)) as u32;
+        side.tally.add(Counter::Retries, u64::from(retried.saturating_sub(side.retried)));
+        side.retried = retried.max(side.retried);
+        if waited <= u128::from(retries) {
             return false;
         }
         let status = CompletionStatus::RetryExceeded;

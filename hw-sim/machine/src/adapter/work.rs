@@ -85,6 +85,8 @@ impl Data {
 pub struct Destination {
     /// The port.
     pub route: Route,
+    /// The protection domain of the address handle, which must be the queue pair's.
+    pub domain: u64,
     /// The queue pair.
     pub queue_pair: u32,
     /// The key that the queue pair must have. With the highest bit set, the sender's own key goes

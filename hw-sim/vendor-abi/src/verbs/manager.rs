@@ -6,7 +6,7 @@ use super::manager_layout::{
     EventAnswer, EventParametersAnswer, Header, IdAndNumber, OfId, PathRecord, QueuePairAnswer,
     Reject, ResolveIp, RouteAnswer, SetOption, SocketAddress, command,
 };
-use super::objects::zeroed;
+use super::objects::{refuse_multicast, zeroed};
 use super::pointer::{Source, beginning, set_beginning, set_errno};
 use hwsim_machine::description::Description;
 use hwsim_machine::description::cluster::{fabric_from_environment, node_from_environment};
@@ -253,11 +253,7 @@ fn carry_out(channel: u64, bytes: u64, count: usize) -> Result<(), c_int> {
             Ok(())
         }
         command::JOIN_IP_MCAST | command::JOIN_MCAST | command::LEAVE_MCAST => {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| {
-                eprintln!("hwsim: rdma_join_multicast is refused: adapters have no multicast");
-            });
-            Err(libc::EOPNOTSUPP)
+            Err(refuse_multicast("rdma_join_multicast"))
         }
         // Commands for addresses of InfiniBand itself, without which the library goes by IP.
         command::QUERY | command::BIND | command::RESOLVE_ADDR | command::GET_OPTION => {

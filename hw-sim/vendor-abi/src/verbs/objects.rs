@@ -12,7 +12,7 @@ use hwsim_machine::adapter::device::{PIECES_MAX, REQUESTS_MAX};
 use hwsim_machine::adapter::{ReceiveQueue, VerbsError};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// Attributes of shared receive queues: capacity, limit.
 const SRQ_CAPACITY: c_int = 1;
@@ -59,6 +59,14 @@ pub(super) fn errno_of(error: &VerbsError) -> i32 {
         eprintln!("hwsim: {error}");
     }
     error.errno()
+}
+
+/// The `errno` of whatever asks for multicast, which is said once in each process: programs that
+/// lose datagrams to a group otherwise look for them elsewhere.
+pub(super) fn refuse_multicast(what: &str) -> c_int {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| eprintln!("hwsim: {what} is refused: adapters have no multicast"));
+    libc::EOPNOTSUPP
 }
 
 /// Makes a shared receive queue with what `queue` gives for its sizes and its owner.

@@ -98,7 +98,14 @@ const OPERATIONS: [(&str, u32); 83] = [
 /// lead to it.
 type Answered = (&'static str, *const (), &'static [&'static str]);
 
-/// The operations that are answered. The library itself refuses the others.
+/// Operations that are refused in words. The library itself refuses the others that are not
+/// answered.
+const REFUSED: [(&str, *const ()); 2] = [
+    ("attach_mcast", queue_pair::attach_mcast as *const ()),
+    ("detach_mcast", queue_pair::attach_mcast as *const ()),
+];
+
+/// The operations that are answered.
 pub(super) const ANSWERED: &[Answered] = &[
     ("alloc_mw", memory::alloc_mw as *const (), &["ibv_alloc_mw"]),
     (
@@ -203,8 +210,9 @@ pub(super) const ANSWERED: &[Answered] = &[
 /// The table for a version of the interface: addresses, and null where the library shall refuse.
 pub(super) fn table(generation: u32) -> Vec<usize> {
     let address = |name: &str| {
-        let found = ANSWERED.iter().find(|(answered, ..)| *answered == name);
-        found.map_or(0, |(_, function, _)| *function as usize)
+        let answered = ANSWERED.iter().map(|(name, function, _)| (*name, *function));
+        let mut known = answered.chain(REFUSED);
+        known.find(|(known, _)| *known == name).map_or(0, |(_, function)| function as usize)
     };
     OPERATIONS
         .iter()
@@ -224,8 +232,9 @@ mod tests {
         let lengths = [34, 35, 36, 59, 64].map(|generation| table(generation).len());
         assert_eq!(lengths, [73, 75, 76, 79, 83]);
         assert!(OPERATIONS.is_sorted_by_key(|(name, _)| *name));
-        for (name, ..) in ANSWERED {
-            assert!(OPERATIONS.iter().any(|(known, _)| known == name), "{name}");
+        let answered = ANSWERED.iter().map(|(name, ..)| *name);
+        for name in answered.chain(REFUSED.iter().map(|(name, _)| *name)) {
+            assert!(OPERATIONS.iter().any(|(known, _)| *known == name), "{name}");
         }
     }
 }

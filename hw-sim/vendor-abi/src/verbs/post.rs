@@ -60,14 +60,14 @@ pub(super) fn request(id: u64, verb: Verb, flags: u32) -> SendRequest {
     }
 }
 
-/// Where a datagram goes; None without an address handle.
+/// Where a datagram goes; None without an address handle, or with one that was destroyed.
 pub(super) fn destination(
     handle: Object<AddressHandle>,
     queue_pair: u32,
     queue_key: u32,
 ) -> Option<Destination> {
-    let route = handle.non_null()?.get().route;
-    Some(Destination { route, queue_pair, queue_key })
+    let AddressHandle { route, domain, .. } = handle.non_null()?.get().living()?;
+    Some(Destination { route: *route, domain: *domain, queue_pair, queue_key })
 }
 
 /// A list of pieces as C has it.

@@ -18,8 +18,9 @@ const CAPABILITIES: u32 =
 const VENDOR: u32 = 0xff_ffff;
 /// The only kind of virtual adapter.
 const PART: u32 = 1;
-/// Atomics are those of the host's processors (`IBV_ATOMIC_GLOB`).
-const ATOMICS_GLOBAL: u32 = 2;
+/// Atomics among those of this adapter (`IBV_ATOMIC_HCA`), as real adapters say. These here are the
+/// host's processors' own; but UCX 1.13 sends messages in their place where an adapter says that.
+const ATOMICS_OF_ADAPTER: u32 = 1;
 /// Where `struct ibv_device_attr_ex` counts ports again.
 const PORTS_EX_OFFSET: usize = 396;
 /// Partitions of the port: the default one.
@@ -61,7 +62,7 @@ pub(super) extern "C" fn query_device(
         all_peer_reads: many,
         reads: READS_MAX as c_int,
         ee_own_reads: 0,
-        atomics: ATOMICS_GLOBAL,
+        atomics: ATOMICS_OF_ADAPTER,
         ee: 0,
         read_domains: 0,
         windows: many,

@@ -9,8 +9,8 @@ use super::domains::DomainObject;
 use super::layout::{
     IS_EXTENDED, IbvContext, IbvQpAttr, IbvQpCap, IbvQpEx, IbvQpInitAttr, IbvQpInitAttrEx,
 };
-use super::objects::{SharedReceiveObject, errno_of, refused, zeroed};
-use super::pointer::{Object, Target};
+use super::objects::{SharedReceiveObject, errno_of, refuse_multicast, refused, zeroed};
+use super::pointer::{Object, Source, Target};
 use super::work_request;
 use super::xrc::XrcDomainObject;
 use hwsim_machine::adapter::state::{Attributes, mask};
@@ -272,6 +272,15 @@ fn fill(
         c.functions = work_request::functions();
         c.by_version = [IS_EXTENDED; 3];
     }
+}
+
+/// `attach_mcast` and `detach_mcast`.
+pub(super) extern "C" fn attach_mcast(
+    _qp: Object<PairObject>,
+    _group: Source<[u8; 16]>,
+    _lid: u16,
+) -> c_int {
+    refuse_multicast("ibv_attach_mcast")
 }
 
 /// `destroy_qp`.

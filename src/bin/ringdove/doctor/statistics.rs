@@ -35,7 +35,7 @@ const TRAFFIC: [(&str, &str, u64); 8] = [
     ("packets_received", "packets received", 1),
 ];
 /// Attempts that were repeated, or waits for the peer: mlx5, rxe, and virtual adapters.
-const RETRIES: [&str; 18] = [
+const RETRIES: [&str; 19] = [
     "port_xmit_wait",
     "packet_seq_err",
     "out_of_sequence",
@@ -54,6 +54,7 @@ const RETRIES: [&str; 18] = [
     "sent_rnr_err",
     "roce_adp_retrans_to",
     "receiver_not_ready",
+    "retries",
 ];
 /// What went wrong on the wire, or to a request: of the kernel's names all that count errors.
 const ERRORS: [&str; 22] = [
