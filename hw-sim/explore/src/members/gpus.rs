@@ -141,6 +141,8 @@ struct Member {
     is_aborted: bool,
     is_closing: bool,
     has_closed: bool,
+    /// Deadlines of its waits have passed. Those of a job that is formed later have not.
+    has_expired: bool,
     /// Its connections, where it has a way by an adapter.
     connector: Option<Arc<Mutex<Connector>>>,
 }
@@ -215,6 +217,7 @@ impl<'a> Gpus<'a> {
             is_aborted: false,
             is_closing: false,
             has_closed: false,
+            has_expired: false,
             connector: None,
         };
         self.members.insert((process, job), member);
@@ -325,7 +328,7 @@ impl<'a> Gpus<'a> {
     fn has_unread(&self, member: &Member) -> bool {
         let rank = &member.rank;
         // The wait for credits has a limit, too.
-        let is_over = self.have_expired || member.is_aborted || member.has_closed;
+        let is_over = member.has_expired || member.is_aborted || member.has_closed;
         if member.connector.is_none() || is_over {
             return false;
         }
@@ -404,6 +407,7 @@ impl<'a> Gpus<'a> {
         if std::mem::replace(&mut self.have_expired, true) {
             return false;
         }
+        self.members.values_mut().for_each(|member| member.has_expired = true);
         self.world.pass_deadlines();
         true
     }
@@ -510,7 +514,7 @@ impl<'a> Gpus<'a> {
         for ((process, job), member) in self.members.iter().filter(|((of, _), _)| is_left(*of)) {
             let record = member.rank.record();
             let failed = record.state != 0;
-            let may_be = record.state == ABORTED || self.have_expired && record.state == EXPIRED;
+            let may_be = record.state == ABORTED || member.has_expired && record.state == EXPIRED;
             if failed && !(member.is_aborted && may_be) {
                 return Err(format!("{job:?} of process {process} was not aborted: {record:?}"));
             }
