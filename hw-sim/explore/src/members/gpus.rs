@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use super::Job;
 use super::connections::{Asks, Connector, Outgoing, Shared, lock};
-use super::shape::Strike;
+use super::strike::Strike;
 use crate::engine::{Engine, HostMutant, Manner};
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::{Stats, World};
@@ -157,11 +157,11 @@ pub struct Gpus<'a> {
     members: BTreeMap<(usize, Job), Member>,
     seed: u64,
     mutant: Option<HostMutant>,
-    /// Deadlines of waits have passed.
-    have_expired: bool,
+    /// How often deadlines of waits have passed.
+    expirations: usize,
     shared: Shared,
-    /// A process that takes no notes of connections.
-    silent: Option<usize>,
+    /// Processes that take no notes of connections.
+    silent: Vec<usize>,
 }
 
 impl<'a> Gpus<'a> {
@@ -180,9 +180,9 @@ impl<'a> Gpus<'a> {
             members: BTreeMap::new(),
             seed,
             mutant,
-            have_expired: false,
+            expirations: 0,
             shared: Shared::new(seed),
-            silent: None,
+            silent: Vec::new(),
         }
     }
 
@@ -270,7 +270,7 @@ impl<'a> Gpus<'a> {
 
     /// Ranks take the notes that have come for them.
     pub fn take_notes(&self) {
-        let hears = |(process, _): &(usize, _)| self.silent != Some(*process);
+        let hears = |(process, _): &(usize, _)| !self.silent.contains(process);
         self.connectors().filter(hears).for_each(|(_, connector)| lock(connector).receive());
     }
 
@@ -301,12 +301,12 @@ impl<'a> Gpus<'a> {
 
     /// A process takes no notes of connections any more.
     pub fn silence(&mut self, process: usize) {
-        self.silent = Some(process);
+        self.silent.push(process);
     }
 
     /// Adapters and processes do what they should.
     pub fn heal(&mut self) {
-        self.silent = None;
+        self.silent.clear();
         lock(&self.shared.fabric).heal();
     }
 
@@ -402,11 +402,12 @@ impl<'a> Gpus<'a> {
         ))
     }
 
-    /// Waits expire that nobody ends. False: they have already.
-    pub fn expire(&mut self) -> bool {
-        if std::mem::replace(&mut self.have_expired, true) {
+    /// Waits expire that nobody ends. False: they have already so often.
+    pub fn expire(&mut self, times_max: usize) -> bool {
+        if self.expirations >= times_max {
             return false;
         }
+        self.expirations += 1;
         self.members.values_mut().for_each(|member| member.has_expired = true);
         self.world.pass_deadlines();
         true
