@@ -154,10 +154,10 @@ impl Fabric {
         let mut delay = None;
         for strike in &mut self.disturbed {
             match strike {
-                Strike::Loses { rank, message } => {
-                    if from == *rank as usize && sent_by(*rank) >= *message {
-                        return Some(Carried::Lost);
-                    }
+                Strike::Loses { rank, message }
+                    if from == *rank as usize && sent_by(*rank) >= *message =>
+                {
+                    return Some(Carried::Lost);
                 }
                 Strike::Flaps { rank, message, attempts } => {
                     let is_of_port = [Some(from), to].contains(&Some(*rank as usize));
