@@ -58,7 +58,8 @@ fn hang(seed: u64) -> Outcome {
     let ranks = random.usize(fewest..=8);
     let culprit = random.usize(..ranks);
     let settings = Settings {
-        wait_timeout: Duration::from_millis(400),
+        // Calls before the hang end by then, eight ranks on two processors included.
+        wait_timeout: Duration::from_millis(1500),
         drop_timeout: Duration::from_millis(400),
         ..settings()
     };

@@ -3,9 +3,8 @@
 //! Names and forms are those of `hwsim run --fault`, where that has the fault; there each process
 //! counts launches, requests or looks, here the turns of all actors together are counted.
 //!
-//! `FORMS` lists them; `README.md` of virtual hardware says what each does. Runs of jobs
-//! (`members`, `communicators`, `connections`) have one fault alone: N is a process there, and
-//! times are microseconds.
+//! `FORMS` lists them; `README.md` of virtual hardware says what each does. In runs of jobs
+//! (`members`, `communicators`, `connections`) N is a process, and times are microseconds.
 
 use std::fmt;
 use std::str::FromStr;

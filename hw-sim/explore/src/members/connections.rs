@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Job;
-use super::shape::Strike;
+use super::strike::Strike;
 use crate::engine::{Carried, Links};
 
 /// How long a connection may take. Notes need a second at most.
@@ -61,8 +61,8 @@ pub(super) struct Fabric {
     next: u32,
     /// Processes whose adapters make no queue pairs.
     refusing: Vec<usize>,
-    /// An adapter that loses or delays messages.
-    disturbed: Option<Strike>,
+    /// Adapters that lose or delay messages.
+    disturbed: Vec<Strike>,
     /// Messages that have arrived, by the process that has sent them.
     sent: BTreeMap<usize, u64>,
     /// How often a message is still found on the way, by its queue pair.
@@ -80,7 +80,7 @@ impl Fabric {
             pairs: BTreeMap::new(),
             next,
             refusing: Vec::new(),
-            disturbed: None,
+            disturbed: Vec::new(),
             sent: BTreeMap::new(),
             on_the_way: BTreeMap::new(),
             made: 0,
@@ -151,37 +151,45 @@ impl Fabric {
     /// another.
     fn disturb(&mut self, own: u32, (from, to): (usize, Option<usize>)) -> Option<Carried> {
         let sent_by = |rank: u32| self.sent.get(&(rank as usize)).copied().unwrap_or_default();
-        match self.disturbed.as_mut()? {
-            Strike::Loses { rank, message } => {
-                (from == *rank as usize && sent_by(*rank) >= *message).then_some(Carried::Lost)
-            }
-            Strike::Flaps { rank, message, attempts } => {
-                let is_of_port = [Some(from), to].contains(&Some(*rank as usize));
-                if !is_of_port || *attempts == 0 || sent_by(*rank) < *message {
-                    return None;
+        let mut delay = None;
+        for strike in &mut self.disturbed {
+            match strike {
+                Strike::Loses { rank, message }
+                    if from == *rank as usize && sent_by(*rank) >= *message =>
+                {
+                    return Some(Carried::Lost);
                 }
-                *attempts -= 1;
-                Some(Carried::Lost)
-            }
-            Strike::Delays { rank, turns } if from == *rank as usize => {
-                let random = &mut self.random;
-                let left = self.on_the_way.entry(own).or_insert_with(|| random.u32(..=*turns));
-                match left.checked_sub(1) {
-                    Some(less) => *left = less,
-                    None => {
-                        self.on_the_way.remove(&own);
-                        return None;
+                Strike::Flaps { rank, message, attempts } => {
+                    let is_of_port = [Some(from), to].contains(&Some(*rank as usize));
+                    if is_of_port && *attempts > 0 && sent_by(*rank) >= *message {
+                        *attempts -= 1;
+                        return Some(Carried::Lost);
                     }
                 }
+                // Of two delays of an adapter the longer one counts.
+                Strike::Delays { rank, turns } if from == *rank as usize => {
+                    delay = delay.max(Some(*turns));
+                }
+                _ => {}
+            }
+        }
+        let (turns, random) = (delay?, &mut self.random);
+        let left = self.on_the_way.entry(own).or_insert_with(|| random.u32(..=turns));
+        match left.checked_sub(1) {
+            Some(less) => {
+                *left = less;
                 Some(Carried::OnTheWay)
             }
-            _ => None,
+            None => {
+                self.on_the_way.remove(&own);
+                None
+            }
         }
     }
 
     /// An adapter loses or delays messages from now on.
     pub fn disturb_by(&mut self, strike: Strike) {
-        self.disturbed = Some(strike);
+        self.disturbed.push(strike);
     }
 
     /// All queue pairs of a process fail.
@@ -198,7 +206,7 @@ impl Fabric {
     /// Adapters do what they are asked to.
     pub fn heal(&mut self) {
         self.refusing.clear();
-        self.disturbed = None;
+        self.disturbed.clear();
     }
 
     /// Queue pairs of a process.

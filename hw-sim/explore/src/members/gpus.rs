@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use super::Job;
 use super::connections::{Asks, Connector, Outgoing, Shared, lock};
-use super::shape::Strike;
+use super::strike::Strike;
 use crate::engine::{Engine, HostMutant, Manner};
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::{Stats, World};
@@ -141,6 +141,8 @@ struct Member {
     is_aborted: bool,
     is_closing: bool,
     has_closed: bool,
+    /// Deadlines of its waits have passed. Those of a job that is formed later have not.
+    has_expired: bool,
     /// Its connections, where it has a way by an adapter.
     connector: Option<Arc<Mutex<Connector>>>,
 }
@@ -155,11 +157,11 @@ pub struct Gpus<'a> {
     members: BTreeMap<(usize, Job), Member>,
     seed: u64,
     mutant: Option<HostMutant>,
-    /// Deadlines of waits have passed.
-    have_expired: bool,
+    /// How often deadlines of waits have passed.
+    expirations: usize,
     shared: Shared,
-    /// A process that takes no notes of connections.
-    silent: Option<usize>,
+    /// Processes that take no notes of connections.
+    silent: Vec<usize>,
 }
 
 impl<'a> Gpus<'a> {
@@ -178,9 +180,9 @@ impl<'a> Gpus<'a> {
             members: BTreeMap::new(),
             seed,
             mutant,
-            have_expired: false,
+            expirations: 0,
             shared: Shared::new(seed),
-            silent: None,
+            silent: Vec::new(),
         }
     }
 
@@ -215,6 +217,7 @@ impl<'a> Gpus<'a> {
             is_aborted: false,
             is_closing: false,
             has_closed: false,
+            has_expired: false,
             connector: None,
         };
         self.members.insert((process, job), member);
@@ -267,7 +270,7 @@ impl<'a> Gpus<'a> {
 
     /// Ranks take the notes that have come for them.
     pub fn take_notes(&self) {
-        let hears = |(process, _): &(usize, _)| self.silent != Some(*process);
+        let hears = |(process, _): &(usize, _)| !self.silent.contains(process);
         self.connectors().filter(hears).for_each(|(_, connector)| lock(connector).receive());
     }
 
@@ -298,12 +301,12 @@ impl<'a> Gpus<'a> {
 
     /// A process takes no notes of connections any more.
     pub fn silence(&mut self, process: usize) {
-        self.silent = Some(process);
+        self.silent.push(process);
     }
 
     /// Adapters and processes do what they should.
     pub fn heal(&mut self) {
-        self.silent = None;
+        self.silent.clear();
         lock(&self.shared.fabric).heal();
     }
 
@@ -325,7 +328,7 @@ impl<'a> Gpus<'a> {
     fn has_unread(&self, member: &Member) -> bool {
         let rank = &member.rank;
         // The wait for credits has a limit, too.
-        let is_over = self.have_expired || member.is_aborted || member.has_closed;
+        let is_over = member.has_expired || member.is_aborted || member.has_closed;
         if member.connector.is_none() || is_over {
             return false;
         }
@@ -399,11 +402,13 @@ impl<'a> Gpus<'a> {
         ))
     }
 
-    /// Waits expire that nobody ends. False: they have already.
-    pub fn expire(&mut self) -> bool {
-        if std::mem::replace(&mut self.have_expired, true) {
+    /// Waits expire that nobody ends. False: they have already so often.
+    pub fn expire(&mut self, times_max: usize) -> bool {
+        if self.expirations >= times_max {
             return false;
         }
+        self.expirations += 1;
+        self.members.values_mut().for_each(|member| member.has_expired = true);
         self.world.pass_deadlines();
         true
     }
@@ -510,7 +515,7 @@ impl<'a> Gpus<'a> {
         for ((process, job), member) in self.members.iter().filter(|((of, _), _)| is_left(*of)) {
             let record = member.rank.record();
             let failed = record.state != 0;
-            let may_be = record.state == ABORTED || self.have_expired && record.state == EXPIRED;
+            let may_be = record.state == ABORTED || member.has_expired && record.state == EXPIRED;
             if failed && !(member.is_aborted && may_be) {
                 return Err(format!("{job:?} of process {process} was not aborted: {record:?}"));
             }

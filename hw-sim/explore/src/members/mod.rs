@@ -10,6 +10,7 @@ mod act;
 mod connections;
 mod gpus;
 mod shape;
+mod strike;
 mod strikes;
 mod verdict;
 mod wires;
@@ -27,7 +28,8 @@ use act::Act;
 pub(crate) use act::Job;
 use connections::lock;
 pub use gpus::Gpus;
-pub use shape::{Shape, Strike};
+pub use shape::Shape;
+pub use strike::Strike;
 use wires::{Item, Port, Wires};
 
 use crate::world::{Stats, World};
@@ -86,7 +88,8 @@ pub struct Run<'a> {
     next_node: usize,
     processes: Vec<Process>,
     members: BTreeMap<Job, Vec<usize>>,
-    strike: Option<Strike>,
+    /// What has not struck yet.
+    pending: Vec<Strike>,
     has_recovered: bool,
     /// When a process left a job last.
     left_at: Duration,
@@ -109,7 +112,7 @@ impl<'a> Run<'a> {
             next_node: 0,
             processes: (0..shape.ranks).map(|_| Process::default()).collect(),
             members: BTreeMap::new(),
-            strike: shape.strike,
+            pending: shape.strikes.clone(),
             has_recovered: false,
             left_at: Duration::ZERO,
             gpus,
@@ -143,12 +146,12 @@ impl<'a> Run<'a> {
                 acts.push(Act::Stay(Job::World, Some(time)));
             }
             acts.extend(self.end_of(Job::World));
-            if self.shape.strike == Some(Strike::Absent { rank: process }) {
+            if self.has(Strike::Absent { rank: process }) {
                 acts = vec![Act::Join(Job::World), Act::Stay(Job::World, None)];
             }
             let longest_ms = [0, 10, 1000][self.random.usize(..3)];
             let mut idle_until = Duration::from_millis(self.random.u64(..=longest_ms));
-            if self.shape.strike == Some(Strike::Late { rank: process }) {
+            if self.has(Strike::Late { rank: process }) {
                 idle_until = 3 * TIMEOUT;
             }
             let it = &mut self.processes[process as usize];
@@ -200,7 +203,7 @@ impl<'a> Run<'a> {
             let idle = idle.map(|it| it.idle_until);
             let stays = self.processes.iter().filter_map(|it| it.stays_until);
             let idle = idle.chain(stays).min();
-            let strike = self.strike.filter(|_| self.strike_turn().is_none()).and_then(Strike::at);
+            let strike = self.next_strike_at();
             let next = [events, deadline, idle, strike].into_iter().flatten().min();
             if self.turn_gpus(next)? {
                 continue;
@@ -220,6 +223,7 @@ impl<'a> Run<'a> {
     /// nothing happens there, the longer they last. False where nobody has anything to do.
     fn turn_gpus(&mut self, next: Option<Duration>) -> Result<bool, String> {
         let elapsed = self.wires.elapsed;
+        let strike = self.pending_turn();
         let Some(gpus) = self.gpus.as_mut().filter(|gpus| gpus.are_busy()) else {
             return Ok(false);
         };
@@ -230,13 +234,12 @@ impl<'a> Run<'a> {
             return Err(self.unfinished());
         }
         // Those that could say that a rank is gone may have left before.
-        let has_struck = self.shape.strike.is_some();
-        if next.is_none() && has_struck && self.pace > PATIENCE && gpus.expire() {
+        let strikes = self.shape.strikes.len();
+        if next.is_none() && self.pace > PATIENCE && gpus.expire(strikes) {
             self.pace = PACE;
             self.note("waits expire".to_owned());
             return Ok(true);
         }
-        let strike = self.strike.and(self.shape.gpus.as_ref()).and_then(|it| it.strikes_at);
         for _ in 0..BATCH_TURNS {
             gpus.world.turn()?;
             if gpus.has_notes() || strike == Some(gpus.world.stats().turns) {
@@ -305,7 +308,7 @@ impl<'a> Run<'a> {
             let node = Node { process, job, staged, is_root: true, is_touched: true };
             self.add(root, None, node);
         }
-        let odd = self.shape.strike == Some(Strike::Disagrees { rank: process as u32 });
+        let odd = self.has(Strike::Disagrees { rank: process as u32 });
         let value = if odd && job == Job::World { "another" } else { "equal" };
         let mut terms = vec![("a term".to_owned(), value.to_owned())];
         if let Some(gpus) = &self.gpus {

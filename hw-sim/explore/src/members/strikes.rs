@@ -5,7 +5,7 @@ use ringdove::id::Rank;
 use std::time::Duration;
 
 use super::connections::Outgoing;
-use super::shape::Strike;
+use super::strike::Strike;
 use super::wires::Port;
 use super::{Gpus, Job, Node, Run};
 
@@ -13,15 +13,46 @@ use super::{Gpus, Job, Node, Run};
 pub(super) const EXPIRED: &str = "a wait has expired";
 
 impl Run<'_> {
-    /// Does what the fault does, when its time has come.
+    /// Does this go wrong in the run?
+    pub(super) fn has(&self, strike: Strike) -> bool {
+        self.shape.strikes.contains(&strike)
+    }
+
+    /// Do what goes wrong now.
     pub(super) fn strike(&mut self) {
-        let is_due = |strike: &Strike| match (strike.at(), self.strike_turn()) {
+        let (due, pending) = self.pending.iter().partition(|strike| self.is_due(**strike));
+        self.pending = pending;
+        let due: Vec<Strike> = due;
+        due.into_iter().for_each(|strike| self.strike_with(strike));
+    }
+
+    /// The turn of GPUs at which this goes wrong, if it is one: the first of the run may have one.
+    fn turn_of(&self, strike: Strike) -> Option<u64> {
+        let is_first = self.shape.strikes.first() == Some(&strike);
+        self.shape.gpus.as_ref().filter(|_| is_first)?.strikes_at
+    }
+
+    fn is_due(&self, strike: Strike) -> bool {
+        let now = self.gpus.as_ref().map(|gpus| gpus.world.stats().turns);
+        match (strike.at(), self.turn_of(strike)) {
             (None, _) => true,
-            (Some(_), Some((turn, now))) => turn <= now,
+            (Some(_), Some(turn)) => now.is_some_and(|now| turn <= now),
             (Some(at), None) => at <= self.wires.elapsed,
-        };
-        let Some(strike) = self.strike.filter(is_due) else { return };
-        self.strike = None;
+        }
+    }
+
+    /// The turn of GPUs at which something goes wrong.
+    pub(super) fn pending_turn(&self) -> Option<u64> {
+        self.pending.iter().find_map(|strike| self.turn_of(*strike))
+    }
+
+    /// When something goes wrong next that has a time.
+    pub(super) fn next_strike_at(&self) -> Option<Duration> {
+        let timed = self.pending.iter().filter(|strike| self.turn_of(**strike).is_none());
+        timed.filter_map(|strike| strike.at()).min()
+    }
+
+    fn strike_with(&mut self, strike: Strike) {
         self.note(format!("{strike}"));
         match strike {
             Strike::Dies { rank, .. } => {
@@ -119,12 +150,6 @@ impl Run<'_> {
         }
     }
 
-    /// The turn of GPUs at which that is to happen, if it is one, and the turn that it is.
-    pub(super) fn strike_turn(&self) -> Option<(u64, u64)> {
-        let turn = self.shape.gpus.as_ref()?.strikes_at?;
-        Some((turn, self.gpus.as_ref()?.world.stats().turns))
-    }
-
     /// Have all processes done, or given up, what they had to do, and all nodes ended?
     pub(super) fn is_over(&self) -> bool {
         // A root to which nobody has come serves until its process ends.
@@ -141,6 +166,8 @@ impl Run<'_> {
             return false;
         }
         self.note(format!("{left:?} form another job"));
+        // Faults have an end: what those that are left do then must succeed.
+        self.pending.clear();
         self.gpus.iter_mut().for_each(Gpus::heal);
         for process in &left {
             let pause = Duration::from_millis(self.random.u64(..1000));
@@ -156,10 +183,8 @@ impl Run<'_> {
 
     /// Is this process neither dead nor cut off?
     pub(super) fn is_left(&self, process: usize) -> bool {
-        let is_cut_off = match self.shape.strike {
-            Some(Strike::CutOff { rank, .. }) => rank as usize == process,
-            _ => false,
-        };
+        let mut strikes = self.shape.strikes.iter();
+        let is_cut_off = strikes.any(|it| it.is_cut_off() && it.rank() as usize == process);
         !self.processes[process].is_dead && !is_cut_off
     }
 }

@@ -4,7 +4,7 @@ use ringdove::error::{BootstrapError, Error};
 use std::time::Duration;
 
 use super::connections::{BROKEN, FAILED_EARLY, REFUSED, SILENT};
-use super::shape::Strike;
+use super::strike::Strike;
 use super::strikes::EXPIRED;
 use super::{Job, Process, Run};
 use crate::engine::{RETRIES, UNANSWERED};
@@ -20,13 +20,16 @@ impl Run<'_> {
     pub(super) fn check(&self) -> Result<(), String> {
         for (process, it) in self.processes.iter().enumerate().filter(|(at, _)| self.is_left(*at)) {
             for (job, error) in &it.failures {
-                let Some(strike) = self.shape.strike.filter(|_| *job != Job::Rest) else {
+                let strikes = &self.shape.strikes;
+                if strikes.is_empty() || *job == Job::Rest {
                     return Err(format!("process {process}: {job:?} failed: {error}"));
-                };
+                }
                 // Whoever comes too late finds that the others have gone.
-                let is_late = strike == Strike::Late { rank: process as u32 };
-                if !is_late && !self.tells(strike, *job, error) {
-                    return Err(format!("process {process}: {job:?}: not of {strike}: {error}"));
+                let is_late = self.has(Strike::Late { rank: process as u32 });
+                if !is_late && !strikes.iter().any(|strike| self.tells(*strike, *job, error)) {
+                    let strikes: Vec<_> = strikes.iter().map(ToString::to_string).collect();
+                    let strikes = strikes.join("; ");
+                    return Err(format!("process {process}: {job:?}: not of {strikes}: {error}"));
                 }
             }
         }
@@ -42,7 +45,7 @@ impl Run<'_> {
     /// farewell.
     fn check_end(&self) -> Result<(), String> {
         let served = self.wires.elapsed.saturating_sub(self.left_at);
-        if self.shape.strike.is_some() || served < FAREWELL {
+        if !self.shape.strikes.is_empty() || served < FAREWELL {
             return Ok(());
         }
         Err(format!("somebody serves others for {served:?} who have all left"))
@@ -54,23 +57,28 @@ impl Run<'_> {
 
     /// Where what struck connections has ended jobs, somebody knows what it was.
     fn check_connections(&self) -> Result<(), String> {
-        let Some(strike) = self.shape.strike.filter(|it| it.is_of_connections()) else {
+        // What else goes wrong may have ended them.
+        let strikes = &self.shape.strikes;
+        if !strikes.iter().all(|strike| strike.is_of_connections()) {
             return Ok(());
-        };
+        }
         let mut errors = self.processes.iter().flat_map(|it| &it.failures).peekable();
         let tells = |error: &Error| match error {
-            Error::Aborted { why, .. } => tells_of_connection(strike, why),
+            Error::Aborted { why, .. } => {
+                strikes.iter().any(|strike| tells_of_connection(*strike, why))
+            }
             _ => false,
         };
         if errors.peek().is_none() || errors.any(|(_, error)| tells(error)) {
             return Ok(());
         }
-        Err(format!("nobody knows that {strike}"))
+        let strikes: Vec<_> = strikes.iter().map(ToString::to_string).collect();
+        Err(format!("nobody knows that {}", strikes.join("; ")))
     }
 
-    /// A disagreement reaches everybody.
+    /// A disagreement reaches everybody, unless something else keeps ranks apart.
     fn check_disagreement(&self) -> Result<(), String> {
-        let Some(Strike::Disagrees { .. }) = self.shape.strike else { return Ok(()) };
+        let [Strike::Disagrees { .. }] = self.shape.strikes[..] else { return Ok(()) };
         let knows = |it: &Process| {
             it.failures.iter().any(|(_, error)| matches!(error, Error::Disagreement { .. }))
         };
@@ -127,10 +135,12 @@ impl Run<'_> {
             _ => false,
         };
         match strike {
-            // All others have called: they know who has not, and that nobody else is missing.
+            // All others have called, unless something else goes wrong, too: they know who has
+            // not, and that nobody else is missing.
             Strike::Absent { rank } => match fault {
                 BootstrapError::Missing { missing, .. } => {
-                    missing.iter().map(|it| Some(it.0 as usize)).eq([number(rank)])
+                    let is_alone = self.shape.strikes.len() == 1;
+                    misses(rank) && (missing.len() == 1 || !is_alone)
                 }
                 _ => false,
             },

@@ -112,6 +112,8 @@ pub enum Scenario {
     ConnectionsFaults,
     /// As `Connections`, and an adapter loses messages, for a while or for good, or delays them.
     Lossy,
+    /// Two or three things go wrong in a run of jobs.
+    SeveralFaults,
     /// Words by which hosts, engines and peers hand memory over, by the library's code.
     Words,
     /// One of these, drawn.
@@ -177,7 +179,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 33] = [
+    pub const ALL: [(&'static str, Self); 34] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -209,13 +211,13 @@ impl Scenario {
         ("connections", Self::Connections),
         ("connections-faults", Self::ConnectionsFaults),
         ("lossy", Self::Lossy),
+        ("several-faults", Self::SeveralFaults),
         ("words", Self::Words),
         ("random", Self::Random),
     ];
 
-    /// Those that `Random` draws from: all but `Many`, whose runs are long, and `Lossy`, one seed
-    /// of which is not explained.
-    pub const DRAWN: [Self; 30] = [
+    /// Those that `Random` draws from: all but `Many`, whose runs are long.
+    pub const DRAWN: [Self; 32] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -245,7 +247,9 @@ impl Scenario {
         Self::Connections,
         Self::ConnectionsFaults,
         Self::Absences,
+        Self::Lossy,
         Self::Words,
+        Self::SeveralFaults,
     ];
 
     /// Its name.
@@ -277,7 +281,8 @@ impl Scenario {
             | Self::CommunicatorsFaults
             | Self::Connections
             | Self::ConnectionsFaults
-            | Self::Lossy => Some(Traffic::Members),
+            | Self::Lossy
+            | Self::SeveralFaults => Some(Traffic::Members),
             _ => None,
         }
     }

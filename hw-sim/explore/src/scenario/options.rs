@@ -243,6 +243,7 @@ impl Options {
                     MembersShape::draw_with_connections(&mut random, true)
                 }
                 Scenario::Lossy => MembersShape::draw_with_losses(&mut random),
+                Scenario::SeveralFaults => MembersShape::draw_with_several(&mut random),
                 Scenario::Absences => MembersShape::draw_with_absences(&mut random),
                 _ => MembersShape::draw(&mut random, scenario == Scenario::MembersFaults),
             };
@@ -343,6 +344,7 @@ impl Options {
             "ring-log2" => self.ring_log2.into(),
             "tears" => self.tears.into(),
             "stalls" => self.stalls.into(),
+            _ if self.traffic == Traffic::Members => self.members.strikes.len() as u64,
             _ => self.faults.len() as u64,
         }
     }
@@ -367,7 +369,10 @@ impl Options {
             "ring-log2" => self.ring_log2 = value,
             "tears" => self.tears = value != 0,
             "stalls" => self.stalls = value != 0,
-            _ => self.faults.truncate(value as usize),
+            _ => {
+                self.faults.truncate(value as usize);
+                self.members.strikes.truncate(value as usize);
+            }
         }
         for fault in &mut self.faults {
             fault.move_into(self.blocks);
