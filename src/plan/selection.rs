@@ -18,7 +18,7 @@
 //!
 //! Where there are lanes of stores with slots (`Limits::store_blocks`), all-reduces among ranks
 //! that reach each other's memory come next, in two hops: of any size where NVLink joins all of
-//! them, else of up to 1 MiB (`selection/stores.rs`). From 16 KiB on, where `Limits::symmetric`
+//! them, else of up to 1 MiB (`selection/stores.rs`). From 8 KiB on, where `Limits::symmetric`
 //! says that threads reach the registered buffers of all ranks, data goes from these into these
 //! (`selection/symmetric.rs`). On several nodes of 2 to 8 ranks each, those hops are on each node,
 //! and engines move data along the rails (`selection/stores_on_nodes.rs`).

@@ -7,11 +7,12 @@
 use super::{ALL_PAIRS_RANKS_MAX, Limits};
 use crate::plan::{Collective, CollectiveRequest};
 
-/// What a block reads of one peer before it goes to the next one: the sum so far should still be in
-/// the cache of a GPU, where 32 blocks have 4 MiB of it, and in that of a processor that plays one.
-pub(super) const SYMMETRIC_SLICE_BYTES_MAX: u64 = 128 << 10;
+/// What a block sums up in one round. Where that takes several passes, the sum so far should still
+/// be in the cache of a GPU, where 32 blocks have 16 MiB of it. On virtual GPUs 128 KiB took up to
+/// twice as long (`benches/README.md`), and 2 MiB a tenth longer.
+pub(super) const SYMMETRIC_SLICE_BYTES_MAX: u64 = 512 << 10;
 /// Up to this, one hop of messages is faster than to lend buffers and to take them back.
-const BYTES_MIN: u64 = 16 << 10;
+const BYTES_MIN: u64 = 8 << 10;
 
 /// May a request go this way? A scalar multiplies a rank's own input, which others read.
 pub(super) fn goes_symmetric(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
