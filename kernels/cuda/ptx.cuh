@@ -76,6 +76,9 @@ RINGDOVE_INLINE void nanosleep(u32 duration_ns) {
 // Block barrier. The warp comes to it as a whole: see `converge_warp`.
 RINGDOVE_INLINE void barrier() { asm volatile("bar.sync 0;" : : : "memory"); }
 
+// No instruction. What a compiler does on the way from a loop to common code, it does behind this.
+RINGDOVE_INLINE void hand_on() { asm volatile(""); }
+
 // Waits for the other lanes of this warp, where control flow has divided them: a block barrier
 // counts whole warps.
 RINGDOVE_INLINE void converge_warp() {

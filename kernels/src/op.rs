@@ -226,8 +226,8 @@ pub struct Op {
     /// Where the op's bytes stand in the collective's element range, for clipping. Bytes.
     pub extent: u64,
     /// `Wait*`: expected signal relative to the position. `Advance`: how far. `Collect`: number of
-    /// ports. `Pack`: a set of ports. `Copy`, `Reduce`: how many ops behind it may go with it in one
-    /// pass over memory.
+    /// ports. `Pack`: a set of ports. `Copy`, `Reduce`: how many ops behind it may share its pass
+    /// over memory.
     pub value: i64,
     /// `Collect`: how many messages come before `a` in the order of terms.
     pub before: u64,

@@ -108,7 +108,7 @@ fn results_are_those_of_one_op_after_another() {
     }
 }
 
-/// If this fails, data that is shorter or stands elsewhere than passes like it is lost or misplaced.
+/// If this fails, data that is shorter than a pass likes, or stands elsewhere, is wrong.
 #[test]
 fn any_length_and_place_is_right() {
     for length in [16, 48, 1024, 2048, 4096 + 16, 6 * 1024 + 4, 12] {
