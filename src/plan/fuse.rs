@@ -7,99 +7,79 @@
 //! takes as many as it has code for (`kernels/cuda/fused.cuh`).
 //!
 //! Every thread reads its elements in all sources before it writes any, but it does so while others
-//! are at other elements. So that the results are the same, places that are not apart must be the
+//! are at other elements. So that the results are the same, nothing is added that an earlier op
+//! may have written, and what is written is either apart from all that was named before, or the
 //! same place.
 
-use super::{Buffer, LaneEnd, Op, Operand, Range};
+use super::scratch::places;
+use super::{Buffer, LaneEnd, Op, Operand};
 
 /// The most that one pass takes behind its first op: three sources and three destinations.
 const BEHIND_MAX: usize = 6;
 
 /// How many ops behind the first of `ops`, those of a segment from there on, may go with it.
 pub(super) fn behind(ops: &[Op], ports: &[LaneEnd]) -> usize {
-    let Some(mut pass) = ops.first().and_then(Pass::begin) else { return 0 };
-    ops[1..].iter().take(BEHIND_MAX).take_while(|op| pass.takes(op, ports)).count()
+    let others = 1..ops.len().min(1 + BEHIND_MAX);
+    others.take_while(|&place| goes_along(&ops[..place], &ops[place], ports)).count()
 }
 
-/// What a pass has taken so far.
-struct Pass {
-    range: Range,
-    /// Where a copy that goes with it copies from.
-    result: Operand,
-    /// The sum, as long as nothing is copied from it.
-    sum: Option<Operand>,
-    sources: Vec<Operand>,
-    destinations: Vec<Operand>,
-}
-
-impl Pass {
-    fn begin(op: &Op) -> Option<Self> {
-        match *op {
-            Op::Reduce { destination, a, b, range, .. } => Some(Self {
-                range,
-                result: destination,
-                sum: Some(destination),
-                sources: vec![a, b],
-                destinations: vec![destination],
-            }),
-            Op::Copy { destination, source, range, .. } => Some(Self {
-                range,
-                result: source,
-                sum: None,
-                sources: vec![source],
-                destinations: vec![destination],
-            }),
-            _ => None,
-        }
+/// May an op go with those of `pass`, which go together?
+fn goes_along(pass: &[Op], op: &Op, ports: &[LaneEnd]) -> bool {
+    let result = match pass[0] {
+        Op::Reduce { destination, .. } => destination,
+        Op::Copy { source, .. } => source,
+        _ => return false,
+    };
+    if op.range() != pass[0].range() {
+        return false;
     }
-
-    fn takes(&mut self, op: &Op, ports: &[LaneEnd]) -> bool {
-        let (place, adds) = match *op {
-            Op::Reduce { destination, a, b, range, .. }
-                if range == self.range && self.sum == Some(destination) && b == destination =>
-            {
-                (a, true)
-            }
-            Op::Copy { destination, source, range, .. }
-                if range == self.range && source == self.result =>
-            {
-                (destination, false)
-            }
-            _ => return false,
-        };
-        let touched = self.destinations.iter().chain(if adds { &[][..] } else { &self.sources });
-        if !touched.into_iter().all(|other| is_apart(place, *other, ports)) {
-            return false;
+    match *op {
+        // Behind a copy nothing is added: the copy would have it, too.
+        Op::Reduce { destination, a, b, .. } => {
+            let adds = pass.iter().all(|op| matches!(op, Op::Reduce { .. }));
+            adds && [destination, b] == [result; 2] && is_apart(a, result, ports)
         }
-        if adds {
-            self.sources.push(place);
-        } else {
-            self.sum = None;
-            self.destinations.push(place);
+        Op::Copy { destination, source, .. } => {
+            let mut named = pass.iter().flat_map(places).flatten();
+            source == result
+                && named
+                    .all(|it| is_apart(destination, it, ports) || is_exact(destination, it, ports))
         }
-        true
+        _ => false,
     }
 }
 
-/// Do equal ranges at two places lie in different memory, or else at the same address?
+/// Do equal ranges at two places lie in different memory?
 fn is_apart(a: Operand, b: Operand, ports: &[LaneEnd]) -> bool {
-    let peer = |port: u16| ports.get(usize::from(port)).map(LaneEnd::peer);
     match (a, b) {
-        _ if a == b => true,
-        // Input and output may be one memory.
-        (Operand::Buffer { buffer, offset }, Operand::Buffer { buffer: other, offset: start }) => {
-            offset == start || (buffer == Buffer::Scratch) != (other == Buffer::Scratch)
-        }
-        (Operand::Peer { port, offset, .. }, Operand::Peer { port: other, offset: start, .. }) => {
-            offset == start || peer(port) != peer(other)
-        }
-        // Each port is an end of a lane of its own.
-        (Operand::Slot { port, .. }, Operand::Slot { port: other, .. }) => port != other,
-        (Operand::Buffer { .. }, Operand::Peer { .. } | Operand::Slot { .. })
-        | (Operand::Peer { .. }, Operand::Buffer { .. } | Operand::Slot { .. })
-        | (Operand::Slot { .. }, Operand::Buffer { .. } | Operand::Peer { .. }) => true,
         // What an address leads to, nobody knows.
         (Operand::Address(_) | Operand::Granted { .. }, _)
         | (_, Operand::Address(_) | Operand::Granted { .. }) => false,
+        // Input and output may be one memory.
+        (Operand::Buffer { buffer, .. }, Operand::Buffer { buffer: other, .. }) => {
+            (buffer == Buffer::Scratch) != (other == Buffer::Scratch)
+        }
+        (Operand::Peer { port, .. }, Operand::Peer { port: other, .. }) => {
+            peer(port, ports) != peer(other, ports)
+        }
+        // Each port is an end of a lane of its own.
+        (Operand::Slot { port, .. }, Operand::Slot { port: other, .. }) => port != other,
+        _ => true,
     }
+}
+
+/// Where two places are in one memory, is it the same address?
+fn is_exact(a: Operand, b: Operand, ports: &[LaneEnd]) -> bool {
+    match (a, b) {
+        (Operand::Buffer { offset, .. }, Operand::Buffer { offset: other, .. }) => offset == other,
+        (Operand::Peer { port, offset, .. }, Operand::Peer { port: of, offset: other, .. }) => {
+            offset == other && peer(port, ports) == peer(of, ports)
+        }
+        _ => a == b,
+    }
+}
+
+/// The rank at a port's other end.
+fn peer(port: u16, ports: &[LaneEnd]) -> Option<u32> {
+    ports.get(usize::from(port)).map(LaneEnd::peer)
 }

@@ -77,6 +77,8 @@ fn only_what_leaves_results_as_they_are_goes_along() {
             }],
         ),
         ("a copy of something else", vec![first, copy(of_peer(0, Output), own(Input))]),
+        ("the sum so far", vec![first, add(own(Output))]),
+        ("what may be the sum so far", vec![first, add(own(Input))]),
         ("what an address leads to", vec![first, add(Operand::Address(1 << 40))]),
         (
             "two messages, perhaps of one slot",
