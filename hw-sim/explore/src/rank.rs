@@ -10,6 +10,7 @@ use ringdove_kernels::op::{
     BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
 };
 use ringdove_kernels::port::Port;
+use ringdove_kernels::user::LanePorts;
 use std::rc::Rc;
 
 /// A time that no run lasts: waits never expire.
@@ -73,6 +74,20 @@ impl Rank {
     pub fn add_port(&mut self, port: Port) -> u32 {
         self.ports.push(port);
         self.ports.len() as u32 - 1
+    }
+
+    /// Adds both ports of lane `lane` to and from a peer, each with signals of its own. The route
+    /// is the number of such pairs before.
+    pub fn add_lane(&mut self, peer: usize, lane: u32) -> LanePorts {
+        let name = |what: &str| format!("{what} of lane {lane} to {peer}");
+        let route = self.ports.len() as u32 / 2;
+        let shape = Port { peer: peer as u32, ..Port::default() };
+        let signal = self.allocate(&name("credits"), 8);
+        let completion = self.allocate(&name("completions"), 8);
+        let arrivals = self.allocate(&name("arrivals"), 8);
+        let send = self.add_port(Port { signal, completion, route, route_index: route, ..shape });
+        let receive = self.add_port(Port { signal: arrivals, ..shape });
+        LanePorts { send, receive }
     }
 
     /// Writes communicator and ports to memory, once all ports are there.

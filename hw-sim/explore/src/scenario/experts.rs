@@ -7,7 +7,6 @@ use ringdove::experts::reference::Routing;
 use ringdove::experts::{Config, Layout, Mode, OnLoss, Placement, Spread, Surplus};
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall};
-use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::fmt;
 use std::rc::Rc;
@@ -230,16 +229,7 @@ impl<'a> Run<'a> {
                         table.push(LanePorts { send: NO_PORT, receive: NO_PORT });
                         continue;
                     }
-                    let name = |what: &str| format!("{what} of lane {lane} to {peer}");
-                    let route = it.ports.len() as u32 / 2;
-                    let shape = Port { peer: peer as u32, ..Port::default() };
-                    let signal = it.allocate(&name("credits"), 8);
-                    let completion = it.allocate(&name("completions"), 8);
-                    let arrivals = it.allocate(&name("arrivals"), 8);
-                    let send = Port { signal, completion, route, route_index: route, ..shape };
-                    let send = it.add_port(send);
-                    let receive = it.add_port(Port { signal: arrivals, ..shape });
-                    table.push(LanePorts { send, receive });
+                    table.push(it.add_lane(peer, lane));
                 }
             }
             tables.push(table);

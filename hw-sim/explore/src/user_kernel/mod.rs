@@ -8,7 +8,6 @@ mod file;
 
 use hwsim_ptx::weak::{Drawn, Options as MemoryOptions, WeakMemory};
 use hwsim_ptx::{Input, Kernel, Launch, Module};
-use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -268,15 +267,7 @@ fn add_ports(ranks: &mut [Rank], rank: usize, lanes: u32) -> Vec<LanePorts> {
                 table.push(LanePorts { send: NO_PORT, receive: NO_PORT });
                 continue;
             }
-            let name = |what: &str| format!("{what} of lane {lane} to {peer}");
-            let route = it.ports.len() as u32 / 2;
-            let shape = Port { peer: peer as u32, ..Port::default() };
-            let signal = it.allocate(&name("credits"), 8);
-            let completion = it.allocate(&name("completions"), 8);
-            let arrivals = it.allocate(&name("arrivals"), 8);
-            let send = it.add_port(Port { signal, completion, route, route_index: route, ..shape });
-            let receive = it.add_port(Port { signal: arrivals, ..shape });
-            table.push(LanePorts { send, receive });
+            table.push(it.add_lane(peer, lane));
         }
     }
     table
