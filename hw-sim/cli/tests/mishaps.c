@@ -459,7 +459,7 @@ static void meet(const char *folder, int rank) {
 
 /* A queue pair ends, or its process is killed, while messages are under way. */
 static void traffic(const char *folder) {
-    enum { ROUNDS = 4 };
+    enum { ROUNDS = 4, READS = 2, ENDS_OF_READS = 40 };
     int rank = atoi(getenv("RANK"));
     /* A peer is found dead, not late: so short times are enough. */
     timeout_code = 12, retries = 2;
@@ -474,6 +474,11 @@ static void traffic(const char *folder) {
                 if (rank == 0) sender(&ways[way], how, &seed);
                 else receiver(&ways[way], how, &seed);
             }
+    /* An answer that lands after the end of its queue pair is rare. */
+    for (int i = 0; i < ENDS_OF_READS; i++) {
+        if (rank == 0) sender(&ways[READS], SENDER_ENDS, &seed);
+        else receiver(&ways[READS], SENDER_ENDS, &seed);
+    }
     puts("done");
 }
 

@@ -8,12 +8,12 @@ use super::error::{Result, VerbsError};
 use super::host::Host;
 use super::link::{self, Link, RESPONSES};
 use super::receive::{ReceiveQueue, Receiver, XrcDomain};
-use super::requester::{SendSide, Work};
+use super::requester::SendSide;
 use super::responder::ReceiveSide;
 use super::state::{self, Attributes, QueuePairState};
 use super::transport::Transport;
 use super::turns::Turns;
-use super::work::{Data, ReceiveRequest, SendRequest};
+use super::work::{Data, ReceiveRequest, SendRequest, Work};
 use crate::profile::OutOfOrder;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -315,9 +315,13 @@ impl QueuePair {
         }
         let _changing = self.attributes.lock().unwrap();
         connection.leave();
-        // Whoever is in the middle of a message finishes it first.
+        // Whoever is in the middle of a message finishes it first. A thread that comes to the lock
+        // later finds no request whose memory an answer could still change.
         let counters = &connection.device.counters;
-        counters.collect(&mut self.send.lock().unwrap().tally);
+        let mut send = self.send.lock().unwrap();
+        drop(send.take_all());
+        counters.collect(&mut send.tally);
+        drop(send);
         counters.collect(&mut self.receive.lock().unwrap().tally);
         // Relaxed: asked for by the thread that destroyed it, or by one that synchronised with it.
         if self.destroyed.swap(true, Ordering::Relaxed) {
@@ -329,9 +333,7 @@ impl QueuePair {
         connection.send_completions.remove_user(self);
         connection.receive_completions.remove_user(self);
         connection.receive_queue.remove_user(self);
-        if let Some(xrc) = &connection.xrc {
-            xrc.receivers.remove(self);
-        }
+        connection.xrc.iter().for_each(|xrc| xrc.receivers.remove(self));
         connection.host.regions.forget_queue_pair(connection.party());
         connection.forget_completions();
         // Without queue pairs, the service thread sleeps.

@@ -11,42 +11,12 @@ use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, QueuePairState};
 use super::transport::Transport;
-use super::work::{SendRequest, Verb};
+use super::work::{Verb, Work};
 use crate::fabric::{Reader, Writer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// The number of a message that has not set off: above all others, so that the queue is sorted.
-const NOT_SENT: u64 = u64::MAX;
-
-/// A send request under way.
-#[derive(Debug)]
-pub(super) struct Work {
-    pub request: SendRequest,
-    length: u64,
-    /// Its number, once it has set off. A request that the peer takes no part in has that of the
-    /// next message.
-    message: u64,
-    /// All that it brings back is there; or what the peer takes no part in is done.
-    answered: bool,
-    failure: Option<(CompletionStatus, u32)>,
-}
-
-impl Work {
-    pub fn new(request: SendRequest) -> Self {
-        let length = request.data.length();
-        let atomic = matches!(request.verb, Verb::CompareSwap | Verb::FetchAdd);
-        let failure = (atomic && length != 8)
-            .then(|| (CompletionStatus::LocalLength, CompletionStatus::LocalLength.vendor_code()));
-        Self { request, length, message: NOT_SENT, answered: false, failure }
-    }
-
-    fn fail(&mut self, status: CompletionStatus) {
-        self.failure = Some((status, status.vendor_code()));
-    }
-}
 
 /// The requester's side.
 #[derive(Debug)]
@@ -129,7 +99,7 @@ impl SendSide {
     }
 
     /// Takes all requests out: they will not be carried out.
-    fn take_all(&mut self) -> impl Iterator<Item = Work> {
+    pub fn take_all(&mut self) -> impl Iterator<Item = Work> {
         (self.sent, self.sent_bytes, self.started, self.reads) = (0, 0, false, 0);
         std::mem::take(&mut self.queue).into_iter()
     }

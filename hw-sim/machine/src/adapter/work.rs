@@ -1,7 +1,7 @@
 //! Work requests.
 
 use super::address::Route;
-use super::completion::Operation;
+use super::completion::{CompletionStatus, Operation};
 use super::window::BindRequest;
 
 /// A piece of registered memory.
@@ -156,6 +156,36 @@ pub(super) fn parts(
             (part, from - offset)
         })
     })
+}
+
+/// The number of a message that has not set off: above all others, so that the queue is sorted.
+const NOT_SENT: u64 = u64::MAX;
+
+/// A send request under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub request: SendRequest,
+    pub length: u64,
+    /// Its number, once it has set off. A request that the peer takes no part in has that of the
+    /// next message.
+    pub message: u64,
+    /// All that it brings back is there; or what the peer takes no part in is done.
+    pub answered: bool,
+    pub failure: Option<(CompletionStatus, u32)>,
+}
+
+impl Work {
+    pub fn new(request: SendRequest) -> Self {
+        let length = request.data.length();
+        let atomic = matches!(request.verb, Verb::CompareSwap | Verb::FetchAdd);
+        let failure = (atomic && length != 8)
+            .then(|| (CompletionStatus::LocalLength, CompletionStatus::LocalLength.vendor_code()));
+        Self { request, length, message: NOT_SENT, answered: false, failure }
+    }
+
+    pub fn fail(&mut self, status: CompletionStatus) {
+        self.failure = Some((status, status.vendor_code()));
+    }
 }
 
 #[cfg(test)]
