@@ -183,6 +183,11 @@ pub trait Memory {
         false
     }
 
+    /// These bytes will be accessed soon, probably: they may be brought near. They need not exist.
+    fn expect(&self, address: u64, bytes: usize) {
+        let _ = (address, bytes);
+    }
+
     /// A fence.
     fn fence(&self, cursor: &mut Self::Cursor, strength: Strength);
 }

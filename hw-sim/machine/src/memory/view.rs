@@ -68,6 +68,10 @@ struct Span {
     end: u64,
 }
 
+/// What the host's processor moves at once.
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE: usize = 64;
+
 /// How many allocations a warp remembers: a sum of four buffers that goes to four others touches
 /// eight, and looks at a flag and at its program.
 const SPANS: usize = 10;
@@ -325,6 +329,18 @@ impl Memory for View {
 
     fn release(&self, address: u64) -> bool {
         self.heap.release(&self.memory.table, address)
+    }
+
+    #[inline(always)]
+    fn expect(&self, address: u64, bytes: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for line in (address..address.saturating_add(bytes as u64)).step_by(CACHE_LINE) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, which faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line as *const i8) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (address, bytes);
     }
 
     fn fence(&self, _cursor: &mut Cursor, _strength: Strength) {

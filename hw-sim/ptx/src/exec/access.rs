@@ -207,7 +207,10 @@ impl Warp {
             &mut self.scratch.bytes_mut()[..access.lane_bytes() * LANES]
         };
         let done = if space == Space::Global {
-            let (memory, cursor) = (context.memory, &mut context.cursor);
+            let (memory, cursor) = (context.memory, &mut *context.cursor);
+            if let Some(step) = self.strides.step(access, address) {
+                memory.expect(address.wrapping_add(step), bytes.len());
+            }
             memory.read(cursor, address, word, access.strength, bytes).is_ok()
         } else {
             let start = (address & windows::OFFSET) as usize;
@@ -260,7 +263,7 @@ impl Warp {
         let (width, word) = (access.lane_bytes(), usize::from(access.element_bytes));
         let strength = access.strength;
         let scratch = self.scratch.bytes_mut();
-        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
         if form == Shape::SideBySide {
             let bytes = &mut scratch[..width * LANES];
             if memory.read(cursor, addresses[0], word, strength, bytes).is_ok() {
@@ -373,7 +376,10 @@ impl Warp {
                 &self.scratch.bytes()[..access.lane_bytes() * LANES]
             };
         if space == Space::Global {
-            let (memory, cursor) = (context.memory, &mut context.cursor);
+            let (memory, cursor) = (context.memory, &mut *context.cursor);
+            if let Some(step) = self.strides.step(access, address) {
+                memory.expect(address.wrapping_add(step), bytes.len());
+            }
             return memory.write(cursor, address, word, access.strength, bytes).is_ok();
         }
         let start = (address & windows::OFFSET) as usize;
@@ -415,7 +421,7 @@ impl Warp {
         let (width, word) = (access.lane_bytes(), usize::from(access.element_bytes));
         let strength = access.strength;
         let scratch = self.scratch.bytes();
-        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
         for_runs(addresses, active, width, |lane, count| {
             let bytes = &scratch[lane * width..(lane + count) * width];
             if memory.write(cursor, addresses[lane], word, strength, bytes).is_ok() {

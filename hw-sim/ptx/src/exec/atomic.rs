@@ -237,7 +237,7 @@ impl Warp {
             }
             _ => {
                 let (op, ty, strength) = (atomic.op, atomic.ty, atomic.strength);
-                let cursor = &mut context.cursor;
+                let cursor = &mut *context.cursor;
                 let result =
                     context.memory.atomic(cursor, address, op, ty, strength, operand, compare);
                 return result.map_err(|fault| Trouble::at(fault.into(), lane, address, bytes));

@@ -134,9 +134,10 @@ impl Block {
                 if warp.live == 0 {
                     continue;
                 }
+                // Warps of a block mostly walk over the same memory: one cursor for all.
                 let mut context = Context {
                     memory,
-                    cursor: std::mem::take(cursor),
+                    cursor: &mut *cursor,
                     clock,
                     launch: &launch,
                     program: &launch.kernel.program,
@@ -148,8 +149,6 @@ impl Block {
                     Ok(pause) => pause,
                     Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
                 };
-                // Warps of a block mostly walk over the same memory.
-                *cursor = context.cursor;
                 left -= turn - rest;
                 self.spent += turn - rest;
                 match pause {
@@ -207,9 +206,10 @@ impl Block {
     ) -> Result<Turn, Fault> {
         let launch = Arc::clone(&self.launch);
         let warp = &mut self.warps[number];
+        let mut cursor = M::Cursor::default();
         let mut context = Context {
             memory,
-            cursor: M::Cursor::default(),
+            cursor: &mut cursor,
             clock,
             launch: &launch,
             program: &launch.kernel.program,

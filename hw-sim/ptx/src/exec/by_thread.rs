@@ -58,7 +58,7 @@ impl Warp {
         try_each_lane(lanes, |lane| {
             context.memory.turn(first + lane as u32);
             let bytes = &mut scratch[lane * width..(lane + 1) * width];
-            let (cursor, strength) = (&mut context.cursor, access.strength);
+            let (cursor, strength) = (&mut *context.cursor, access.strength);
             let read = context.memory.read(cursor, addresses[lane], word, strength, bytes);
             read.map_err(|fault| Trouble::at(fault.into(), lane, addresses[lane], width))
         })?;
@@ -95,7 +95,7 @@ impl Warp {
         try_each_lane(lanes, |lane| {
             context.memory.turn(first + lane as u32);
             let bytes = &scratch[lane * width..(lane + 1) * width];
-            let (cursor, strength) = (&mut context.cursor, access.strength);
+            let (cursor, strength) = (&mut *context.cursor, access.strength);
             let written = context.memory.write(cursor, addresses[lane], word, strength, bytes);
             written.map_err(|fault| Trouble::at(fault.into(), lane, addresses[lane], width))
         })
@@ -128,12 +128,12 @@ impl Warp {
         active: u32,
     ) {
         if !M::BY_THREAD {
-            context.memory.fence(&mut context.cursor, strength);
+            context.memory.fence(&mut *context.cursor, strength);
             return;
         }
         each_lane(active, |lane| {
             context.memory.turn(self.thread(lane));
-            context.memory.fence(&mut context.cursor, strength);
+            context.memory.fence(&mut *context.cursor, strength);
         });
     }
 

@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 
 use super::program::{Access, Space, Transit};
-use super::registers::LANES;
+use super::registers::{FULL, LANES};
 use super::warp::{Context, Warp};
 use crate::decode::fuse::LOADS_MAX;
 use crate::kernel::Clock;
@@ -32,13 +32,22 @@ impl Warp {
         context: &mut Context<'_, M, C>,
         transit: &Transit,
     ) -> bool {
+        if transit.guards.iter().any(|&guard| self.registers.predicate(guard) != FULL) {
+            return false;
+        }
         let row = transit.loads[0].lane_bytes() * LANES;
         let Some(from) = self.starts(&transit.loads) else { return false };
         let Some(to) = self.starts(&transit.stores) else { return false };
         let count = transit.loads.len();
+        for (site, starts) in [(&transit.loads[0], &from), (&transit.stores[0], &to)] {
+            if let Some(step) = self.strides.step(site, starts[0]) {
+                let next = starts[..count].iter().map(|start| start.wrapping_add(step));
+                next.for_each(|address| context.memory.expect(address, row));
+            }
+        }
         let word = usize::from(transit.loads[0].element_bytes);
         let strength = transit.loads[0].strength;
-        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
         let bytes: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut self.cargo.0)[..count * row];
         let read = if in_a_row(&from[..count], row) {
             memory.read(cursor, from[0], word, strength, bytes).is_ok()

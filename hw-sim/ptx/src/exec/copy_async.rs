@@ -107,7 +107,7 @@ impl Warp {
             return false;
         }
         let mut lines = [[0_u8; BYTES_MAX]; LANES];
-        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
         let read = for_runs(from, reading, BYTES_MAX, |lane, count| {
             let bytes = lines[lane..lane + count].as_flattened_mut();
             let read = memory.read(cursor, from[lane], 8, Strength::WEAK, bytes);

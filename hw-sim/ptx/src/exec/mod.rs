@@ -35,6 +35,7 @@ pub mod registers;
 pub mod rounding;
 mod scatter;
 pub mod shared;
+mod strides;
 mod sweep;
 mod uniform;
 pub mod video;

@@ -75,7 +75,7 @@ impl Warp {
             }
             Space::Param => (&context.launch.params, FaultKind::ParamOutOfBounds),
             Space::Global | Space::Generic => {
-                let (memory, cursor) = (context.memory, &mut context.cursor);
+                let (memory, cursor) = (context.memory, &mut *context.cursor);
                 let read = memory.read(cursor, place.address, place.word, Strength::WEAK, bytes);
                 return read.map_err(|fault| place.trouble(fault.into(), bytes.len()));
             }
@@ -103,7 +103,7 @@ impl Warp {
             }
             Space::Param => return Err(place.trouble(FaultKind::ParamOutOfBounds, bytes.len())),
             Space::Global | Space::Generic => {
-                let (memory, cursor) = (context.memory, &mut context.cursor);
+                let (memory, cursor) = (context.memory, &mut *context.cursor);
                 let write = memory.write(cursor, place.address, place.word, Strength::WEAK, bytes);
                 return write.map_err(|fault| place.trouble(fault.into(), bytes.len()));
             }

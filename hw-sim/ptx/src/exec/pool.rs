@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::program::Program;
 use super::registers::{FULL, LANES, Registers};
+use super::strides::Strides;
 use super::warp::{Fragment, State, Warp};
 use super::watch::Watch;
 use crate::kernel::Launch;
@@ -71,6 +72,7 @@ impl Warp {
             cluster_generation: 0,
             scratch: Box::default(),
             cargo: Box::default(),
+            strides: Strides::default(),
         }
     }
 
@@ -109,7 +111,9 @@ impl Warp {
         let start = Fragment { pc, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
         self.fragments.clear();
         self.fragments.push(start);
-        self.local.fill(0);
+        if !self.local.is_empty() {
+            self.local.fill(0);
+        }
         self.saved.iter_mut().for_each(Vec::clear);
         self.watch.restart();
         self.forced = false;

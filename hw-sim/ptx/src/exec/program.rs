@@ -263,13 +263,18 @@ impl Access {
     }
 }
 
-/// Loads, and the stores that take what they loaded, in the same order.
+/// Loads, and the stores that take what they loaded, in the same order; between the loads perhaps
+/// constants for registers that those loads fill, of which nobody sees anything.
 #[derive(Clone, Debug)]
 pub struct Transit {
     /// The loads; the first one is the instruction itself.
     pub loads: Vec<Access>,
     /// The stores.
     pub stores: Vec<Access>,
+    /// The predicates that guard them.
+    pub guards: Vec<u32>,
+    /// Instructions, with all that stands among them.
+    pub length: u32,
 }
 
 /// A loop whose body loads rows, combines them or not, stores them, and moves its addresses on.

@@ -103,7 +103,7 @@ impl Warp {
         places: &[(u64, u64); SUMS_MAX],
     ) -> bool {
         let cargo = context.program.cargo as usize;
-        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
         let address = |span: &Span| places[span.sum].0.wrapping_add(span.offset);
         let word = sweep.word_bytes;
         for span in &sweep.loads {

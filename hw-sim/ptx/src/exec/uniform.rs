@@ -87,7 +87,7 @@ impl Warp {
         let mut buffer = [0; WIDTH_MAX];
         let bytes = buffer.get_mut(..width)?;
         if space == Space::Global {
-            let (memory, cursor) = (context.memory, &mut context.cursor);
+            let (memory, cursor) = (context.memory, &mut *context.cursor);
             let word = usize::from(access.element_bytes);
             memory.read(cursor, address, word, access.strength, bytes).ok()?;
         } else if space == Space::Param {
@@ -161,7 +161,7 @@ impl Warp {
             bytes.copy_from_slice(&value.to_le_bytes()[..element]);
         }
         if space == Space::Global {
-            let (memory, cursor) = (context.memory, &mut context.cursor);
+            let (memory, cursor) = (context.memory, &mut *context.cursor);
             let bytes = &buffer[..width];
             return memory.write(cursor, address, element, access.strength, bytes).ok();
         }

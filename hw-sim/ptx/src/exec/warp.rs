@@ -21,7 +21,7 @@ pub struct Context<'a, M: Memory, C: Clock> {
     /// Global memory.
     pub memory: &'a M,
     /// This warp's memory of where it accessed last.
-    pub cursor: M::Cursor,
+    pub cursor: &'a mut M::Cursor,
     /// Time, and a place to print.
     pub clock: &'a C,
     /// The launch.
@@ -132,6 +132,7 @@ pub struct Warp {
     pub(super) cluster_generation: u64,
     pub(super) scratch: Box<super::lanes::Scratch>,
     pub(super) cargo: Box<super::carry::Cargo>,
+    pub(super) strides: super::strides::Strides,
 }
 
 impl Warp {
@@ -350,7 +351,7 @@ impl Warp {
                     pc += 1;
                 }
                 Op::Transit(transit) => {
-                    let count = 2 * transit.loads.len() as u32;
+                    let count = transit.length;
                     let whole = pc + count <= stop && left >= u64::from(count) && !M::BY_THREAD;
                     if whole && active == FULL && self.carry(context, transit) {
                         pc += count;

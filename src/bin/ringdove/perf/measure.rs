@@ -9,6 +9,7 @@ use super::job::Job;
 use super::pattern::Pattern;
 use super::threads;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -19,13 +20,16 @@ const WINDOW_BYTES_MIN: usize = 1 << 20;
 const WINDOW: usize = 4;
 /// How often a waiting thread asks the communicators for errors.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Waits shorter than this yield; longer ones sleep.
-const YIELD_MAX: Duration = Duration::from_micros(200);
-/// The longest sleep between two looks.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// A sleep is this fraction of the time waited so far: the error of a measured time stays below
-/// one per cent, and the core is left to those who need it.
+/// Waits shorter than this yield; longer ones sleep. On virtual GPUs a thread that looks all the
+/// time takes a core from those who compute what it waits for.
+const YIELD_MAX: Duration = Duration::from_micros(20);
+/// The shortest and the longest sleep between two looks.
+const SLEEPS: RangeInclusive<Duration> = Duration::from_micros(10)..=Duration::from_millis(1);
+/// A sleep is this fraction of the time waited so far: the error of a measured time that is longer
+/// than a millisecond stays near one per cent.
 const SLEEP_FRACTION: u32 = 128;
+/// How late the host may end a sleep, in nanoseconds. Its default is 50 µs.
+const TIMER_SLACK: u64 = 1000;
 
 /// One half of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,6 +154,8 @@ fn drive_share<R: Rank>(
     iterations: usize,
     agreement: &Agreement<'_>,
 ) -> Result<Option<Duration>, PerfError> {
+    // Where it is refused, sleeps end later.
+    let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
     let start = Instant::now();
     let mut done = 0;
     while done < iterations && agreement.grants(done) {
@@ -220,7 +226,8 @@ fn pause(waited: Duration) {
     if waited < YIELD_MAX {
         std::thread::yield_now();
     } else {
-        std::thread::sleep((waited / SLEEP_FRACTION).min(SLEEP_MAX));
+        let (shortest, longest) = (*SLEEPS.start(), *SLEEPS.end());
+        std::thread::sleep((waited / SLEEP_FRACTION).clamp(shortest, longest));
     }
 }
 
