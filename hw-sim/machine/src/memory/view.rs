@@ -335,9 +335,9 @@ impl Memory for View {
     fn expect(&self, address: u64, bytes: usize) {
         #[cfg(target_arch = "x86_64")]
         for line in (address..address.saturating_add(bytes as u64)).step_by(CACHE_LINE) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             // SAFETY: a hint, which faults at no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line as *const i8) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line as *const i8) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (address, bytes);

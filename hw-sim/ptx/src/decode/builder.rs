@@ -237,7 +237,6 @@ struct Sketch {
     /// Its start, of the kernel alone.
     front: Front,
     allocation: Allocation,
-    runs: Vec<fuse::Run>,
     frame_bytes: u32,
     /// All functions that it may call.
     callees: Vec<usize>,
@@ -274,7 +273,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         local_bytes,
         ..Program::default()
     };
-    let mut sweep_rows = 0;
+    let mut cargo_rows = 0;
     for sketch in &sketches {
         let function = &index.module.functions[sketch.number];
         let Some(body) = &function.body else { continue };
@@ -284,10 +283,11 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         let mut decoder = FunctionDecoder::new(&mut shared, function, body, placed)?;
         decoder.decode()?;
         let mut code = std::mem::take(&mut decoder.code);
+        let runs = fuse::gather(&mut code, &mut decoder.records);
         // Found in the plain code, and put over what the fusing leaves at their heads.
         let sweeps = sweep::find(&code, &decoder.records);
-        fuse::fuse(&mut code, &sketch.runs);
-        sweep_rows = sweep_rows.max(sweep::place(&mut code, sweeps));
+        cargo_rows = cargo_rows.max(fuse::fuse(&mut code, &runs));
+        cargo_rows = cargo_rows.max(sweep::place(&mut code, sweeps));
         program.code.extend(code.into_iter().map(|instruction| moved(instruction, entry)));
         let span = Arc::new(RegisterSpan {
             registers: sketch
@@ -312,7 +312,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
     program.cargo = shared.next_row;
-    program.rows = shared.next_row as usize + sweep_rows;
+    program.rows = shared.next_row as usize + cargo_rows;
     program.predicates = predicate_base as usize;
     program.constants = std::mem::take(&mut shared.constant_list);
     match shared.failure.take() {
@@ -343,12 +343,12 @@ fn sketch_all<'m>(
         shared.calls_indirectly = false;
         let mut decoder = FunctionDecoder::new(shared, function, body, None)?;
         decoder.decode()?;
+        fuse::gather(&mut decoder.code, &mut decoder.records);
         let front = match number == kernel {
             true => Front::of(&decoder.code, &decoder.records),
             false => Front::default(),
         };
         let allocation = allocate(&decoder.records, &decoder.classes, &front.kept);
-        let runs = fuse::runs(&decoder.code, &decoder.records);
         let frame_bytes = decoder.frame_bytes;
         let mut callees = std::mem::take(&mut shared.callees);
         if shared.calls_indirectly {
@@ -357,7 +357,7 @@ fn sketch_all<'m>(
         callees.sort_unstable();
         callees.dedup();
         queue.extend(callees.iter().copied().filter(|callee| seen.insert(*callee)));
-        sketches.push(Sketch { number, front, allocation, runs, frame_bytes, callees });
+        sketches.push(Sketch { number, front, allocation, frame_bytes, callees });
     }
     Ok(sketches)
 }

@@ -45,8 +45,8 @@ pub fn place(code: &mut [Instruction], found: Vec<Found>) -> usize {
     let mut rows = 0;
     for Found { head, mut sweep } in found {
         sweep.first = match std::mem::replace(&mut code[head].op, Op::Nop) {
-            // The other loads and the stores stand behind it unchanged.
-            Op::Transit(transit) => Op::Load(Box::new(transit.loads[0].clone())),
+            // What else it stands for follows unchanged.
+            Op::Transit(transit) => transit.first,
             other => other,
         };
         let used = sweep.loads.iter().map(|span| span.row + span.rows).max().unwrap_or(0);

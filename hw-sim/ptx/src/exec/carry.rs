@@ -1,31 +1,16 @@
 //! Moves from memory to memory that touch no register.
 
-use bytemuck::Zeroable;
-
-use super::program::{Access, Space, Transit};
-use super::registers::{FULL, LANES};
+use super::program::{Access, Pair, Space, Transit};
+use super::registers::{Args, FULL, LANES, Row};
 use super::warp::{Context, Warp};
-use crate::decode::fuse::LOADS_MAX;
+use crate::decode::fuse::ACCESSES_MAX;
 use crate::kernel::Clock;
 use crate::memory::Memory;
 
-/// Bytes of the widest access of all lanes.
-const ROW_BYTES: usize = 16 * LANES;
-
-/// Room for what is on its way.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Zeroable)]
-pub struct Cargo([u64; LOADS_MAX * ROW_BYTES / 8]);
-
-impl Default for Cargo {
-    fn default() -> Self {
-        Self::zeroed()
-    }
-}
-
 impl Warp {
-    /// Does all loads, then all stores. Says whether it could; if not, a store may have been done,
-    /// but one instruction after the other comes to the same, or to the fault.
+    /// Does all loads, then combines what they bring, then does all stores. Says whether it could;
+    /// if not, a store may have been done, but one instruction after the other comes to the same,
+    /// or to the fault.
     #[inline(always)]
     pub(super) fn carry<M: Memory, C: Clock>(
         &mut self,
@@ -35,45 +20,63 @@ impl Warp {
         if transit.guards.iter().any(|&guard| self.registers.predicate(guard) != FULL) {
             return false;
         }
-        let row = transit.loads[0].lane_bytes() * LANES;
         let Some(from) = self.starts(&transit.loads) else { return false };
         let Some(to) = self.starts(&transit.stores) else { return false };
-        let count = transit.loads.len();
-        for (site, starts) in [(&transit.loads[0], &from), (&transit.stores[0], &to)] {
-            if let Some(step) = self.strides.step(site, starts[0]) {
-                let next = starts[..count].iter().map(|start| start.wrapping_add(step));
-                next.for_each(|address| context.memory.expect(address, row));
+        let first = &transit.loads[0];
+        let (rows, word, strength) =
+            (transit.rows, usize::from(first.element_bytes), first.strength);
+        let bytes = rows * size_of::<Row>();
+        self.expect_next(context.memory, &transit.loads, &from, bytes);
+        self.expect_next(context.memory, &transit.stores, &to, bytes);
+        let cargo = context.program.cargo as usize;
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
+        let mut at = 0;
+        while at < transit.loads.len() {
+            let count = in_a_row(&from[at..transit.loads.len()], bytes);
+            let into = self.registers.rows_mut(cargo + at * rows, count * rows);
+            if memory.read(cursor, from[at], word, strength, into).is_err() {
+                return false;
+            }
+            at += count;
+        }
+        self.combine_cargo(cargo, &transit.pairs, first.lane_bytes() / word, word);
+        self.watch.clear();
+        let mut at = 0;
+        while at < transit.stores.len() {
+            let count = in_a_row(&to[at..transit.stores.len()], bytes)
+                .min(in_a_row(&transit.sources[at..], rows));
+            let source =
+                self.registers.rows_mut(cargo + transit.sources[at] as usize, count * rows);
+            if memory.write(cursor, to[at], word, strength, source).is_err() {
+                return false;
+            }
+            at += count;
+        }
+        true
+    }
+
+    /// Combines cargo rows, whose lanes hold so many words of so many bytes.
+    #[inline(always)]
+    pub(super) fn combine_cargo(
+        &mut self,
+        cargo: usize,
+        pairs: &[Pair],
+        words: usize,
+        word: usize,
+    ) {
+        let rows = word * LANES / size_of::<Row>();
+        for pair in pairs {
+            for place in (0..words).map(|word| cargo + word * rows) {
+                let [d, a, b] = [pair.to, pair.a, pair.b].map(|row| (place + row) as u32);
+                (pair.run)(&mut self.registers, &Args { d, a, b, c: a, e: pair.extra }, FULL);
             }
         }
-        let word = usize::from(transit.loads[0].element_bytes);
-        let strength = transit.loads[0].strength;
-        let (memory, cursor) = (context.memory, &mut *context.cursor);
-        let bytes: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut self.cargo.0)[..count * row];
-        let read = if in_a_row(&from[..count], row) {
-            memory.read(cursor, from[0], word, strength, bytes).is_ok()
-        } else {
-            bytes
-                .chunks_exact_mut(row)
-                .zip(from)
-                .all(|(bytes, address)| memory.read(cursor, address, word, strength, bytes).is_ok())
-        };
-        if !read {
-            return false;
-        }
-        self.watch.clear();
-        if in_a_row(&to[..count], row) {
-            return memory.write(cursor, to[0], word, strength, bytes).is_ok();
-        }
-        bytes
-            .chunks_exact(row)
-            .zip(to)
-            .all(|(bytes, address)| memory.write(cursor, address, word, strength, bytes).is_ok())
     }
 
     /// Where each access starts, if all of them are global and their lanes lie side by side.
     #[inline(always)]
-    fn starts(&self, accesses: &[Access]) -> Option<[u64; LOADS_MAX]> {
-        let mut starts = [0; LOADS_MAX];
+    fn starts(&self, accesses: &[Access]) -> Option<[u64; ACCESSES_MAX]> {
+        let mut starts = [0; ACCESSES_MAX];
         for (start, access) in starts.iter_mut().zip(accesses) {
             let address = self.side_by_side(access, access.lane_bytes() as u64)?;
             if Self::quick_space(access.space, address) != Some(Space::Global) {
@@ -83,10 +86,26 @@ impl Warp {
         }
         Some(starts)
     }
+
+    /// Lets memory know where these accesses may go next.
+    #[inline(always)]
+    fn expect_next<M: Memory>(
+        &mut self,
+        memory: &M,
+        accesses: &[Access],
+        starts: &[u64; ACCESSES_MAX],
+        bytes: usize,
+    ) {
+        for (access, start) in accesses.iter().zip(starts) {
+            if let Some(step) = self.strides.step(access, *start) {
+                memory.expect(start.wrapping_add(step), bytes);
+            }
+        }
+    }
 }
 
-/// Does each row begin where the one before ends?
+/// How many from the first on lie behind one another, `step` apart.
 #[inline(always)]
-fn in_a_row(starts: &[u64], row: usize) -> bool {
-    starts.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(row as u64))
+fn in_a_row(starts: &[u64], step: usize) -> usize {
+    1 + starts.windows(2).take_while(|pair| pair[1] == pair[0].wrapping_add(step as u64)).count()
 }

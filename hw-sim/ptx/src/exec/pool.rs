@@ -71,7 +71,6 @@ impl Warp {
             forced: false,
             cluster_generation: 0,
             scratch: Box::default(),
-            cargo: Box::default(),
             strides: Strides::default(),
         }
     }
@@ -107,6 +106,7 @@ impl Warp {
         if !self.returns.is_empty() {
             // Only calls have moved it.
             *self.registers.get_mut::<u64>(launch.kernel.program.frame) = [0; LANES];
+            self.saved.iter_mut().for_each(Vec::clear);
         }
         let start = Fragment { pc, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
         self.fragments.clear();
@@ -114,7 +114,6 @@ impl Warp {
         if !self.local.is_empty() {
             self.local.fill(0);
         }
-        self.saved.iter_mut().for_each(Vec::clear);
         self.watch.restart();
         self.forced = false;
     }

@@ -263,15 +263,25 @@ impl Access {
     }
 }
 
-/// Loads, and the stores that take what they loaded, in the same order; between the loads perhaps
-/// constants for registers that those loads fill, of which nobody sees anything.
+/// Loads, perhaps what combines what they bring, and the stores that take all of that; before the
+/// loads perhaps constants for registers that those loads fill, of which nobody sees anything.
+///
+/// What is loaded lies in cargo rows, as in a [`Sweep`], load after load.
 #[derive(Clone, Debug)]
 pub struct Transit {
-    /// The loads; the first one is the instruction itself.
+    /// The instruction that stands there.
+    pub first: Op,
+    /// The loads.
     pub loads: Vec<Access>,
+    /// What is combined.
+    pub pairs: Vec<Pair>,
     /// The stores.
     pub stores: Vec<Access>,
-    /// The predicates that guard them.
+    /// The first cargo row that each store takes.
+    pub sources: Vec<u64>,
+    /// Cargo rows of an access.
+    pub rows: usize,
+    /// The predicates that guard loads and stores.
     pub guards: Vec<u32>,
     /// Instructions, with all that stands among them.
     pub length: u32,

@@ -1,7 +1,7 @@
 //! Runs loops over memory, all but their last iteration, without looking at single instructions.
 
 use super::program::{Space, Span, Sum, Sweep};
-use super::registers::{Args, FULL, LANES, Row};
+use super::registers::{LANES, Row};
 use super::warp::{Context, Warp};
 use crate::kernel::Clock;
 use crate::memory::{Memory, Order, Scope, Strength};
@@ -112,14 +112,7 @@ impl Warp {
                 return false;
             }
         }
-        let words = sweep.lane_bytes / word;
-        let rows = word * LANES / size_of::<Row>();
-        for pair in &sweep.pairs {
-            for place in (0..words).map(|word| cargo + word * rows) {
-                let [d, a, b] = [pair.to, pair.a, pair.b].map(|row| (place + row) as u32);
-                (pair.run)(&mut self.registers, &Args { d, a, b, c: a, e: pair.extra }, FULL);
-            }
-        }
+        self.combine_cargo(cargo, &sweep.pairs, sweep.lane_bytes / word, word);
         sweep.stores.iter().all(|span| {
             let bytes = self.registers.rows_mut(cargo + span.row, span.rows);
             memory.write(cursor, address(span), word, WEAK, bytes).is_ok()

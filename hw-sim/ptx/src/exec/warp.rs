@@ -131,7 +131,6 @@ pub struct Warp {
     /// The generation of the cluster's barrier that it arrived in last.
     pub(super) cluster_generation: u64,
     pub(super) scratch: Box<super::lanes::Scratch>,
-    pub(super) cargo: Box<super::carry::Cargo>,
     pub(super) strides: super::strides::Strides,
 }
 
@@ -280,6 +279,25 @@ impl Warp {
         Flow::Schedule
     }
 
+    /// The instruction that begins a sweep or a transit, where those cannot be done.
+    #[inline(never)]
+    fn begin<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        first: &Op,
+        active: u32,
+    ) -> Result<(), Box<Trouble>> {
+        match first {
+            Op::Alu(run, args) => {
+                let lanes = if active == self.live { FULL } else { active };
+                run(&mut self.registers, args, lanes);
+                Ok(())
+            }
+            Op::Load(access) => self.load(context, access, active),
+            other => unreachable!("neither begins with {other:?}"),
+        }
+    }
+
     /// The hot loop.
     fn run_fragment<M: Memory, C: Clock>(
         &mut self,
@@ -357,8 +375,8 @@ impl Warp {
                         pc += count;
                         left -= u64::from(count) - 1;
                     } else {
-                        let first = &transit.loads[0];
-                        self.load(context, first, active).map_err(|trouble| (trouble, pc))?;
+                        let begun = self.begin(context, &transit.first, active);
+                        begun.map_err(|trouble| (trouble, pc))?;
                         pc += 1;
                     }
                 }
@@ -383,16 +401,7 @@ impl Warp {
                     if active == FULL && !M::BY_THREAD {
                         left -= self.sweep(context, sweep, left);
                     }
-                    match &sweep.first {
-                        Op::Alu(run, args) => {
-                            let lanes = if active == live { FULL } else { active };
-                            run(&mut self.registers, args, lanes);
-                        }
-                        Op::Load(access) => {
-                            self.load(context, access, active).map_err(|trouble| (trouble, pc))?;
-                        }
-                        other => unreachable!("a sweep begins with a sum or a load, not {other:?}"),
-                    }
+                    self.begin(context, &sweep.first, active).map_err(|trouble| (trouble, pc))?;
                     pc += 1;
                 }
                 _ => {

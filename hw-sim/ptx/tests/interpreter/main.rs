@@ -21,4 +21,5 @@ mod programs;
 mod subset;
 mod sweeps;
 mod tiles;
+mod transits;
 mod video;
