@@ -150,7 +150,7 @@ fn random_kernels_leave_the_same() {
             body += &format!("{guard}st.global{vector}.{kind} [%d0+{place}], {list};\n");
         }
         if random.usize(..10) == 0 {
-            let ty = kind.replace('u', "b").replace('f', "b");
+            let ty = kind.replace(['u', 'f'], "b");
             body += &format!("st.global.{ty} [%a8+{REGISTERS}], {};\n", name(0, 0));
         }
         same(&format!("kernel {number}"), &body);
