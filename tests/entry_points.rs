@@ -195,6 +195,24 @@ const ENTRIES: &[Entry] = &[
         &["tests/fixtures/graph"],
     ),
     entry(
+        "models in ONNX",
+        ("src/graph/onnx/mod.rs", "ModelProto::decode"),
+        ("tests/graph_onnx.rs", "mutated_models_are_read_or_refused"),
+        &["benches/graphs/models"],
+    ),
+    entry(
+        "placements of models",
+        ("src/graph/placement.rs", "serde_json::from_str"),
+        ("tests/graph_onnx.rs", "mutated_placements_are_read_or_refused"),
+        &["benches/graphs/models"],
+    ),
+    entry(
+        "models and placements that the command is given",
+        ("src/bin/ringdove/graph/mod.rs", "Graph::read_onnx"),
+        ("tests/graph_onnx.rs", "mutated_models_are_read_or_refused"),
+        &["benches/graphs/models"],
+    ),
+    entry(
         "topology files of NCCL's",
         ("src/bin/ringdove/topo/mod.rs", "Machine::from_nccl"),
         ("src/topology/xml_tests.rs", "mutations_are_read_or_refused"),
