@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use prost::bytes::Bytes;
 use ringdove::Communicator;
 use ringdove::graph::{
-    Edge, Graph, Method, Runner, Step, TensorNumber, Trace, TracedBuffer, TransferPlan,
+    Compute, Edge, Graph, Method, Runner, Step, TensorNumber, Trace, TracedBuffer, TransferPlan,
 };
 use ringdove::window::Windows;
 use std::sync::Arc;
@@ -43,12 +43,14 @@ impl Way {
 
 /// The plan after a trace in which nothing was in registered memory: every tensor is copied.
 fn all_staged(plan: &TransferPlan) -> TransferPlan {
-    let outside = |edge: &Edge| TracedBuffer {
-        tensor: plan.root(edge.tensor),
-        address: 0,
-        bytes: edge.bytes.expect("a shape that is known"),
+    // One behind the other, since tensors in one place would be the same.
+    let mut end = 0;
+    let mut outside = |edge: &Edge| {
+        let bytes = edge.bytes.expect("a shape that is known");
+        end += bytes;
+        TracedBuffer { tensor: plan.root(edge.tensor), address: end - bytes, bytes }
     };
-    let buffers = plan.edges.iter().map(outside).collect();
+    let buffers = plan.edges.iter().map(&mut outside).collect();
     let windows = vec![(1 << 62, plan.window_bytes); plan.graph.ranks() as usize];
     plan.corrected(&Trace { buffers, windows }).unwrap()
 }
@@ -104,7 +106,7 @@ impl<'w, 'c> Measured<'w, 'c> {
         way: Way,
     ) -> Self {
         let graph = model.graph(rank.rank_count());
-        let executor = Executor::new(&graph, rank.rank(), rank.context(), stream);
+        let mut executor = Executor::new(&graph, rank.rank(), rank.context(), stream);
         let analysed = TransferPlan::of(graph);
         let plan = if way == Way::Staged { all_staged(&analysed) } else { analysed };
         let expected = if way == Way::Staged { Method::Staged } else { Method::ZeroCopy };
@@ -112,6 +114,13 @@ impl<'w, 'c> Measured<'w, 'c> {
         let runner = matches!(way, Way::Staged | Way::Analysed).then(|| {
             let runner = Runner::new(rank, windows, plan.clone()).unwrap();
             runner.prepare().unwrap();
+            for tensor in 0..plan.graph.tensors().len() {
+                if let Some(kept) = runner.kept(tensor) {
+                    let values = executor.memory(tensor).unwrap();
+                    executor.copy(values, kept.address, stream).unwrap();
+                }
+            }
+            stream.synchronize().unwrap();
             runner
         });
         let service = (way == Way::Grpc).then(|| Service::new(rank, stream));
@@ -220,6 +229,18 @@ impl<'w, 'c> Measured<'w, 'c> {
         let last = last(&self.plan.graph);
         let is_own = self.plan.graph.tensors()[last].rank == self.rank.rank();
         is_own.then(|| self.stream.clone_dtoh(self.executor.own(last)).unwrap())
+    }
+
+    /// Ends it, when all ranks have what they asked for: nobody answers afterwards.
+    pub fn finish(self) {
+        self.meet();
+    }
+
+    /// Waits until all ranks have come here with all that they have enqueued.
+    pub fn meet(&self) {
+        self.rank.barrier(&self.stream).unwrap();
+        self.stream.synchronize().unwrap();
+        self.rank.check().unwrap();
     }
 
     /// Wipes the result, so that the next one cannot be this one.

@@ -36,6 +36,7 @@ fn as_one_rank(model: &Model, nodes: u32) {
                     has_result = true;
                 }
             }
+            measured.finish();
         }
         // The last operator is on the last rank.
         assert_eq!(has_result, rank.rank() + 1 == nodes);
