@@ -1,8 +1,9 @@
-//! Model graphs over nodes, a rank on each, whose tensors cross nodes in four ways:
+//! Model graphs over nodes, a rank on each, whose tensors cross nodes in five ways:
 //!
 //! * [`Way::Grpc`]: a service on each rank is asked for them ([`rpc`]); values go through host
 //!   memory, a message and TCP, as frameworks did it
-//! * [`Way::Messages`]: send and receive through RDMA, where both sides take part and copy
+//! * [`Way::Rpc`]: a call over RDMA: a copy into a registered message, a write, a copy out of it
+//! * [`Way::Messages`]: send and receive of the communicator, whose kernels copy on both sides
 //! * [`Way::Staged`]: a copy into registered memory, a one-sided write to where it is read
 //! * [`Way::Analysed`]: what [`ringdove::graph`] makes of it, a one-sided write from where it is
 //!   computed to where it is read

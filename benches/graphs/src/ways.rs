@@ -7,9 +7,10 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use prost::bytes::Bytes;
 use ringdove::Communicator;
 use ringdove::graph::{
-    Compute, Edge, Graph, Method, Runner, Step, TensorNumber, Trace, TracedBuffer, TransferPlan,
+    Buffer, Compute, Edge, Graph, Method, Place, Runner, Step, TensorNumber, Trace, TracedBuffer,
+    TransferPlan, Use,
 };
-use ringdove::window::Windows;
+use ringdove::window::{DeviceWindow, Signal, Windows};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
@@ -18,6 +19,8 @@ use tokio::task::JoinHandle;
 pub enum Way {
     /// Service and messages over TCP.
     Grpc,
+    /// Copied into a message, written to the reader's, copied out of it.
+    Rpc,
     /// Send and receive.
     Messages,
     /// Copied into registered memory, written.
@@ -28,12 +31,14 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Grpc, Self::Messages, Self::Staged, Self::Analysed];
+    pub const ALL: [Self; 5] =
+        [Self::Grpc, Self::Rpc, Self::Messages, Self::Staged, Self::Analysed];
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Grpc => "gRPC",
+            Self::Rpc => "RPC",
             Self::Messages => "messages",
             Self::Staged => "staged",
             Self::Analysed => "analysed",
@@ -91,6 +96,9 @@ pub struct Measured<'w, 'c> {
     executor: Executor,
     runner: Option<Runner<'w, 'c>>,
     service: Option<Service>,
+    windows: &'w Windows<'c>,
+    /// Messages of [`Way::Rpc`], where the plan has places for copies and for what arrives.
+    messages: Option<DeviceWindow>,
 }
 
 impl<'w, 'c> Measured<'w, 'c> {
@@ -108,8 +116,9 @@ impl<'w, 'c> Measured<'w, 'c> {
         let graph = model.graph(rank.rank_count());
         let mut executor = Executor::new(&graph, rank.rank(), rank.context(), stream);
         let analysed = TransferPlan::of(graph);
-        let plan = if way == Way::Staged { all_staged(&analysed) } else { analysed };
-        let expected = if way == Way::Staged { Method::Staged } else { Method::ZeroCopy };
+        let copies = matches!(way, Way::Rpc | Way::Staged);
+        let plan = if copies { all_staged(&analysed) } else { analysed };
+        let expected = if copies { Method::Staged } else { Method::ZeroCopy };
         assert!(plan.edges.iter().all(|edge| edge.method == expected));
         let runner = matches!(way, Way::Staged | Way::Analysed).then(|| {
             let runner = Runner::new(rank, windows, plan.clone()).unwrap();
@@ -124,7 +133,13 @@ impl<'w, 'c> Measured<'w, 'c> {
             runner
         });
         let service = (way == Way::Grpc).then(|| Service::new(rank, stream));
-        Self { rank, stream: stream.clone(), way, plan, executor, runner, service }
+        let messages = (way == Way::Rpc).then(|| {
+            let messages = windows.device(plan.window_bytes).unwrap();
+            windows.prepare(messages.window()).unwrap();
+            messages
+        });
+        let stream = stream.clone();
+        Self { rank, stream, way, plan, executor, runner, service, windows, messages }
     }
 
     /// What crosses ranks.
@@ -144,7 +159,8 @@ impl<'w, 'c> Measured<'w, 'c> {
         }
         self.rank.barrier(&self.stream).unwrap();
         match self.way {
-            Way::Grpc => self.by_rpc(),
+            Way::Grpc => self.by_grpc(),
+            Way::Rpc => self.by_rpc(),
             _ => self.by_messages(),
         }
     }
@@ -182,7 +198,41 @@ impl<'w, 'c> Measured<'w, 'c> {
         }
     }
 
+    /// As a call of an RPC over RDMA: what is sent is copied into a registered message, the other
+    /// side takes part and copies it to where it is used.
     fn by_rpc(&mut self) {
+        let place = |plan: &TransferPlan, key: (u32, Use, TensorNumber)| plan.places[&key];
+        let messages = self.messages.take().expect("memory for messages");
+        let (window, base) = (messages.window(), messages.address());
+        for step in self.plan.steps[self.rank.rank() as usize].clone() {
+            match step {
+                Step::Run(number) => self.run(number),
+                Step::Send(number) => {
+                    let Edge { tensor, from, to, .. } = self.plan.edges[number];
+                    let Place { offset, bytes } = place(&self.plan, (from, Use::Staging, tensor));
+                    let there = place(&self.plan, (to, Use::Received, tensor));
+                    let values = self.executor.memory(tensor).unwrap();
+                    self.executor.copy(values, base + offset, &self.stream).unwrap();
+                    let source = window.part(from, offset, bytes);
+                    let destination = window.part(to, there.offset, bytes);
+                    let signal = Signal::Raise;
+                    self.windows.write(&source, &destination, signal, &self.stream).unwrap();
+                }
+                Step::Await(number) => {
+                    let Edge { tensor, from, to, .. } = self.plan.edges[number];
+                    self.windows.wait(from, 1, &self.stream).unwrap();
+                    let Place { offset, bytes } = place(&self.plan, (to, Use::Received, tensor));
+                    let message = Buffer { address: base + offset, bytes };
+                    let memory = self.executor.memory(tensor).unwrap();
+                    self.executor.copy(message, memory.address, &self.stream).unwrap();
+                }
+                Step::AwaitSent(_) => {}
+            }
+        }
+        self.messages = Some(messages);
+    }
+
+    fn by_grpc(&mut self) {
         let mut service = self.service.take().expect("a service");
         service.step += 1;
         let own = self.rank.rank();
