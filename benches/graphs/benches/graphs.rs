@@ -7,6 +7,9 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `RINGDOVE_BENCH_SVG` | a file: draws a bar chart |
+//! | `RINGDOVE_BENCH_MODELS` | names between commas, instead of all |
+//! | `RINGDOVE_BENCH_NODES` | 2 or 4, instead of both |
+//! | `RINGDOVE_BENCH_HWSIM` | more arguments of `hwsim run`, such as `--no-adapters` |
 //! | `RINGDOVE_BENCH_WITH` | a command that starts each measurement, such as one that stops other work |
 
 #[path = "../../../tests/hardware/mod.rs"]
@@ -27,6 +30,9 @@ use std::time::Instant;
 const INSIDE: &str = "RINGDOVE_BENCH_INSIDE";
 const DRAWING: &str = "RINGDOVE_BENCH_SVG";
 const WITH: &str = "RINGDOVE_BENCH_WITH";
+const ONLY_MODELS: &str = "RINGDOVE_BENCH_MODELS";
+const ONLY_NODES: &str = "RINGDOVE_BENCH_NODES";
+const OPTIONS: &str = "RINGDOVE_BENCH_HWSIM";
 /// Rounds in which all ways take turns: what disturbs one disturbs the others.
 const ROUNDS: usize = 7;
 const NODES: [u32; 2] = [2, 4];
@@ -44,7 +50,14 @@ fn main() {
     print!("nodes  model  transfers   bytes each  {:>15}", COMPUTE);
     Way::ALL.iter().for_each(|way| print!("  {:>15}", way.name()));
     println!("   gRPC / analysed    RPC / analysed");
-    for (model, nodes) in MODELS.iter().flat_map(|model| NODES.map(|nodes| (model, nodes))) {
+    let is_wanted = |variable: &str, name: &str| {
+        std::env::var(variable).map_or(true, |names| names.split(',').any(|one| one == name))
+    };
+    let all = MODELS.iter().flat_map(|model| NODES.map(|nodes| (model, nodes)));
+    for (model, nodes) in all {
+        if !is_wanted(ONLY_MODELS, model.name) || !is_wanted(ONLY_NODES, &nodes.to_string()) {
+            continue;
+        }
         let row = measure(model, nodes);
         let bytes = row.bytes;
         print!("{nodes:>5}  {:<6} {:>9}  {bytes:>10}", model.name, row.transfers);
@@ -84,7 +97,8 @@ fn measure(model: &Model, nodes: u32) -> Row {
         command.arg(tool("hwsim"));
     }
     command.args(["run", "--quiet", "--machine", &format!("pcie4 x {nodes}")]);
-    command.args(["--procs", &nodes.to_string(), "--"]);
+    command.args(["--procs", &nodes.to_string()]);
+    command.args(std::env::var(OPTIONS).unwrap_or_default().split_whitespace()).arg("--");
     let output = command.arg(std::env::current_exe().unwrap()).env(INSIDE, model.name).output();
     let output = output.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -168,26 +182,22 @@ fn inside(model: &Model, steps: u32) {
     all.into_iter().for_each(Measured::finish);
 }
 
-/// A bar for each way: computing below, communication above, as parts of the group's highest.
+/// A bar for each way but send and receive: computing below, communication above, as parts of the group's highest.
 fn drawing(rows: &[Row]) -> String {
     const HEIGHT: f64 = 240.0;
     let mut svg = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\" ");
-    svg += "viewBox=\"0 0 1250 350\" font-family=\"sans-serif\" font-size=\"11\">\n";
+    svg += "viewBox=\"0 0 1170 350\" font-family=\"sans-serif\" font-size=\"11\">\n";
     svg += "<text x=\"10\" y=\"18\">Processor time of a step on virtual hardware, ms; grey: \
-            computing, coloured: communication (g: gRPC, r: RPC over RDMA, m: messages, s: staged, a: analysed)</text>\n";
+            computing, coloured: communication (g: gRPC, r: RPC over RDMA, s: staged, a: analysed)</text>\n";
     for (at, row) in rows.iter().enumerate() {
-        let (x, compute) = (20.0 + 205.0 * at as f64, row.times[0].0);
-        let highest = row.times[1..].iter().map(|time| time.0).fold(1e-9, f64::max) + compute;
-        let bars = [
-            ("g", "#cc79a7"),
-            ("r", "#e69f00"),
-            ("m", "#d55e00"),
-            ("s", "#0072b2"),
-            ("a", "#009e73"),
-        ];
-        for (nth, (name, colour)) in bars.into_iter().enumerate() {
-            let time = row.times[1 + nth].0;
-            let left = x + 39.0 * nth as f64;
+        let (x, compute) = (20.0 + 190.0 * at as f64, row.times[0].0);
+        let bars =
+            [(1, "g", "#cc79a7"), (2, "r", "#e69f00"), (4, "s", "#0072b2"), (5, "a", "#009e73")];
+        let of_bars = bars.iter().map(|(way, ..)| row.times[*way].0);
+        let highest = of_bars.fold(1e-9, f64::max) + compute;
+        for (nth, (way, name, colour)) in bars.into_iter().enumerate() {
+            let time = row.times[way].0;
+            let left = x + 42.0 * nth as f64;
             let (above, low) = (time * HEIGHT / highest, compute * HEIGHT / highest);
             let (top, middle) = (280.0 - low - above, 280.0 - low);
             svg += &format!(
