@@ -132,7 +132,7 @@ mod with_cust_alone {
         let mut features = Command::new(features);
         features.arg("--nocapture");
         let lines = output(features);
-        assert!(lines.contains("3 passed"), "not every test ran:\n{lines}");
+        assert!(lines.contains("4 passed"), "not every test ran:\n{lines}");
         let mut cust = on_virtual_gpus(&cust);
         cust.args(["--test-threads=1", "--nocapture"]);
         let lines = output(cust);

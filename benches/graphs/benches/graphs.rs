@@ -10,7 +10,7 @@
 //! | `RINGDOVE_BENCH_MODELS` | names between commas, instead of all |
 //! | `RINGDOVE_BENCH_NODES` | 2 or 4, instead of both |
 //! | `RINGDOVE_BENCH_HWSIM` | more arguments of `hwsim run`, such as `--no-adapters` |
-//! | `RINGDOVE_BENCH_WITH` | a command that starts each measurement, such as one that stops other work |
+//! | `RINGDOVE_BENCH_WITH` | a command that starts each measurement: one that stops other work |
 
 #[path = "../../../tests/hardware/mod.rs"]
 mod hardware;
@@ -103,7 +103,7 @@ fn measure(model: &Model, nodes: u32) -> Row {
     let output = output.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    // Of each way and round, the processor time of all ranks, the longest time, and how many said so.
+    // Of each way and round: processor time of all ranks, the longest time, and how many said so.
     let mut rounds: BTreeMap<(&str, &str), (f64, f64, u32)> = BTreeMap::new();
     for line in text.lines() {
         let Some((_, values)) = line.split_once("RESULT ") else { continue };
@@ -182,7 +182,8 @@ fn inside(model: &Model, steps: u32) {
     all.into_iter().for_each(Measured::finish);
 }
 
-/// A bar for each way but send and receive: computing below, communication above, as parts of the group's highest.
+/// A bar for each way but send and receive: computing below, communication above, as parts of the
+/// group's highest.
 fn drawing(rows: &[Row]) -> String {
     const HEIGHT: f64 = 240.0;
     let mut svg = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\" ");
