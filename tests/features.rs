@@ -38,8 +38,8 @@ fn only_the_feature_verbs_needs_more_than_rust_and_a_linker() {
     }
 }
 
-/// If this fails, a framework that links the crate builds a reader of models with it, or a benchmark's
-/// crates.
+/// If this fails, a framework that links the crate builds a reader of models with it, or crates of
+/// a benchmark.
 #[test]
 fn only_the_feature_onnx_brings_a_reader_of_models() {
     let has = |name: &str, options: &[&str]| crates(options).iter().any(|one| one == name);

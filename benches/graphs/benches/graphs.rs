@@ -189,7 +189,8 @@ fn drawing(rows: &[Row]) -> String {
     let mut svg = String::from("<svg xmlns=\"http://www.w3.org/2000/svg\" ");
     svg += "viewBox=\"0 0 1170 350\" font-family=\"sans-serif\" font-size=\"11\">\n";
     svg += "<text x=\"10\" y=\"18\">Processor time of a step on virtual hardware, ms; grey: \
-            computing, coloured: communication (g: gRPC, r: RPC over RDMA, s: staged, a: analysed)</text>\n";
+            computing, coloured: communication (g: gRPC, r: RPC over RDMA, s: staged, \
+            a: analysed)</text>\n";
     for (at, row) in rows.iter().enumerate() {
         let (x, compute) = (20.0 + 190.0 * at as f64, row.times[0].0);
         let bars =
