@@ -200,13 +200,14 @@ fn drawing(rows: &[Row]) -> String {
         for (nth, (way, name, colour)) in bars.into_iter().enumerate() {
             let time = row.times[way].0;
             let left = x + 42.0 * nth as f64;
+            let digits = if time < 100.0 { 1 } else { 0 };
             let (above, low) = (time * HEIGHT / highest, compute * HEIGHT / highest);
             let (top, middle) = (280.0 - low - above, 280.0 - low);
             svg += &format!(
                 "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"30\" height=\"{above:.1}\" \
                  fill=\"{colour}\"/><rect x=\"{left:.1}\" y=\"{middle:.1}\" width=\"30\" \
                  height=\"{low:.1}\" fill=\"#999999\"/>\
-                 <text x=\"{left:.1}\" y=\"294\">{name} {time:.1}</text>\n"
+                 <text x=\"{left:.1}\" y=\"294\">{name} {time:.digits$}</text>\n"
             );
         }
         let Row { nodes, model, bytes, .. } = row;
@@ -216,9 +217,11 @@ fn drawing(rows: &[Row]) -> String {
             _ => format!("{:.1} MiB", *bytes as f64 / 1_048_576.0),
         };
         svg += &format!("<text x=\"{x:.1}\" y=\"312\">{model}, {nodes} nodes</text>\n");
-        svg += &format!(
-            "<text x=\"{x:.1}\" y=\"328\">tensors of {size}; computing {compute:.0}</text>\n"
-        );
+        for (y, words) in
+            [(328, format!("tensors of {size}")), (344, format!("computing {compute:.0}"))]
+        {
+            svg += &format!("<text x=\"{x:.1}\" y=\"{y}\">{words}</text>\n");
+        }
     }
     svg + "</svg>\n"
 }
