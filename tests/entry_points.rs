@@ -195,6 +195,24 @@ const ENTRIES: &[Entry] = &[
         &["tests/fixtures/graph"],
     ),
     entry(
+        "models in ONNX",
+        ("src/graph/onnx/mod.rs", "ModelProto::decode"),
+        ("tests/graph_onnx.rs", "mutated_models_are_read_or_refused"),
+        &["benches/graphs/models"],
+    ),
+    entry(
+        "placements of models",
+        ("src/graph/placement.rs", "serde_json::from_str"),
+        ("tests/graph_onnx.rs", "mutated_placements_are_read_or_refused"),
+        &["benches/graphs/models"],
+    ),
+    entry(
+        "models and placements that the command is given",
+        ("src/bin/ringdove/graph/mod.rs", "Graph::read_onnx"),
+        ("tests/graph_onnx.rs", "mutated_models_are_read_or_refused"),
+        &["benches/graphs/models"],
+    ),
+    entry(
         "topology files of NCCL's",
         ("src/bin/ringdove/topo/mod.rs", "Machine::from_nccl"),
         ("src/topology/xml_tests.rs", "mutations_are_read_or_refused"),
@@ -403,7 +421,7 @@ fn sources(folder: PathBuf, found: &mut Vec<PathBuf>) {
 #[test]
 fn nothing_else_reads_what_is_outside() {
     let mut files = Vec::new();
-    for folder in ["src", "ffi", "hw-sim", "kernels/src", "benches/figures"] {
+    for folder in ["src", "ffi", "hw-sim", "kernels/src", "benches/figures", "benches/graphs"] {
         sources(root().join(folder), &mut files);
     }
     assert!(files.len() > 400, "{} files were looked at", files.len());

@@ -38,6 +38,17 @@ fn only_the_feature_verbs_needs_more_than_rust_and_a_linker() {
     }
 }
 
+/// If this fails, a framework that links the crate builds a reader of models with it, or crates of
+/// a benchmark.
+#[test]
+fn only_the_feature_onnx_brings_a_reader_of_models() {
+    let has = |name: &str, options: &[&str]| crates(options).iter().any(|one| one == name);
+    let verbs = ["--no-default-features", "--features", "verbs"];
+    assert!(!has("prost", &verbs));
+    assert!(has("prost", &["--no-default-features", "--features", "onnx"]));
+    assert!(!has("tonic", &[]));
+}
+
 /// With the feature `cust` and none of the default ones: built by the tests with the default
 /// features, which write what cust links with where there is no CUDA.
 #[cfg(feature = "verbs")]
@@ -121,7 +132,7 @@ mod with_cust_alone {
         let mut features = Command::new(features);
         features.arg("--nocapture");
         let lines = output(features);
-        assert!(lines.contains("3 passed"), "not every test ran:\n{lines}");
+        assert!(lines.contains("4 passed"), "not every test ran:\n{lines}");
         let mut cust = on_virtual_gpus(&cust);
         cust.args(["--test-threads=1", "--nocapture"]);
         let lines = output(cust);

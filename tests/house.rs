@@ -10,11 +10,12 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 20] = [
+const CRATES: [(&str, &str, &[&str]); 21] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
     ("ringdove", ".", &["ringdove-kernels", "ringdove-figures"]),
+    ("ringdove-graphs", "benches/graphs", &["ringdove"]),
     ("ringdove-nccl", "ffi/nccl", &["ringdove"]),
     // Names alone: the functions are in the other library, which it finds when it runs.
     ("ringdove-nccl-ep", "ffi/nccl_ep", &[]),
@@ -121,7 +122,8 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does, `tests/symmetric` captures, and
 /// `tests/enqueue` asks the virtual driver for the time that it took.
-const UNSAFE_PLACES: [&str; 27] = [
+const UNSAFE_PLACES: [&str; 28] = [
+    "benches/graphs/src/",
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! * A [`Graph`] comes in as data: tensors with types and shapes, as far as they are known, and
-//!   operators placed on ranks, in a small JSON form ([`Graph::read`]). Shapes that follow from
-//!   others are inferred, those that disagree refused.
+//!   operators placed on ranks, in a small JSON form ([`Graph::read`]) or, with the feature `onnx`,
+//!   in ONNX (`Graph::read_onnx`, with a [`Placement`] or ranks in its metadata). Shapes that
+//!   follow from others are inferred, those that disagree refused.
 //! * [`TransferPlan::of`] finds the tensors that cross ranks. Those of known shape get a place in
 //!   the receiver's registered memory and one in the producer's, so that each is written from where
 //!   it is computed to where it is read: no copy on either side. Those of unknown shape get room
@@ -29,21 +30,26 @@
 //! which rank and what moves between; how a rank computes is not its subject. A program for each
 //! rank may be built from it later: put and wait as tasks of programs are planned.
 //!
-//! Planned: places that are used again when their tensors are dead, and graphs in ONNX. Of the
-//! crates that read it, by their registry entries: `onnx-ir` (of Burn, a typed graph) fits best,
-//! and is a pre-release; `tract-onnx` and `candle-onnx` bring engines that run models;
-//! `onnx-protobuf` has the bare messages, under another licence; `onnx-extractor` is for weights.
+//! Planned: places that are used again when their tensors are dead. Of the crates that read ONNX
+//! `prost` alone is used, with the few messages that a graph needs: `onnx-ir` is a pre-release,
+//! `tract-onnx` and `candle-onnx` bring engines that run models, `onnx-extractor` needs `protoc`,
+//! `onnx-protobuf` has another licence, and `rten-onnx` takes memory as lengths in a file ask for.
 
+mod build;
 mod error;
 mod explain;
 mod file;
 mod model;
+#[cfg(feature = "onnx")]
+mod onnx;
+mod placement;
 mod plan;
 mod run;
 mod shapes;
 
 pub use error::GraphError;
 pub use model::{Extent, Graph, Kind, Memory, Operator, OperatorNumber, Tensor, TensorNumber};
+pub use placement::Placement;
 pub use plan::{
     ALIGN_BYTES, Edge, METADATA_BYTES, Method, Place, Step, Trace, TraceError, TracedBuffer,
     TransferPlan, Use, Why,

@@ -103,10 +103,13 @@ pub enum Kind {
     /// The rows of the first input, `[r, c]`, for which the second, `[r]`, is not 0: how many is
     /// known when the graph runs.
     Select,
+    /// The rows of the first input, `[n, ..]`, with the numbers in the second, i32 or i64, of any
+    /// shape: a look-up in a table.
+    Gather,
 }
 
 /// All kinds, with the names that files use.
-pub(super) const KINDS: [(&str, Kind); 8] = [
+pub(super) const KINDS: [(&str, Kind); 9] = [
     ("dense", Kind::Dense),
     ("add", Kind::Add),
     ("multiply", Kind::Multiply),
@@ -115,6 +118,7 @@ pub(super) const KINDS: [(&str, Kind); 8] = [
     ("sigmoid", Kind::Sigmoid),
     ("reshape", Kind::Reshape),
     ("select", Kind::Select),
+    ("gather", Kind::Gather),
 ];
 
 impl Kind {

@@ -2,7 +2,9 @@
 //! makes.
 
 use super::model::{Operator, OperatorNumber, TensorNumber};
-use super::plan::{Edge, METADATA_BYTES, Method, Step, Trace, TracedBuffer, TransferPlan, Use};
+use super::plan::{
+    Edge, METADATA_BYTES, Method, Place, Step, Trace, TracedBuffer, TransferPlan, Use,
+};
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::window::{DeviceWindow, Part, Signal, Window, Windows};
@@ -24,7 +26,8 @@ pub struct Buffer {
 /// wait for other ranks.
 pub trait Compute {
     /// The memory of a tensor that the plan gives none: inputs, parameters, and what stays on the
-    /// rank. The same in each iteration.
+    /// rank. The same in each iteration. Inputs and parameters that other ranks read are where
+    /// [`Runner::kept`] says.
     ///
     /// # Errors
     /// Its own.
@@ -130,6 +133,18 @@ impl<'w, 'c> Runner<'w, 'c> {
         Ok(())
     }
 
+    /// Where the plan keeps an input or a parameter of this rank that others read: whoever has its
+    /// values writes them there, before the first iteration and whenever they change. None for all
+    /// other tensors, which are in memory of whoever computes.
+    pub fn kept(&self, tensor: TensorNumber) -> Option<Buffer> {
+        let own = self.plan.graph.tensors().get(tensor)?;
+        let rank = self.communicator.rank();
+        let place = self.plan.places.get(&(rank, Use::Produced, tensor))?;
+        let Place { offset, bytes } = *place;
+        let is_kept = own.producer.is_none() && own.rank == rank;
+        is_kept.then_some(Buffer { address: self.base + offset, bytes })
+    }
+
     /// Where a tensor is after an iteration: computed here, kept here, or received.
     pub fn buffer(&self, tensor: TensorNumber) -> Option<Buffer> {
         self.buffers.get(&tensor).copied()
@@ -161,7 +176,7 @@ impl<'w, 'c> Runner<'w, 'c> {
         self.memory.window()
     }
 
-    fn place(&self, rank: u32, usage: Use, tensor: TensorNumber) -> Result<super::Place> {
+    fn place(&self, rank: u32, usage: Use, tensor: TensorNumber) -> Result<Place> {
         self.plan.places.get(&(rank, usage, tensor)).copied().ok_or_else(|| {
             let name = &self.plan.graph.tensors()[tensor].name;
             let seen = "a transfer of unknown size; give it a bytes_max";

@@ -17,7 +17,7 @@ pub(super) struct Known<'a> {
 pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
     let counts = match kind {
         Kind::Dense => 2..=3,
-        Kind::Add | Kind::Multiply | Kind::Select => 2..=2,
+        Kind::Add | Kind::Multiply | Kind::Select | Kind::Gather => 2..=2,
         Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Reshape => 1..=1,
     };
     if !counts.contains(&inputs.len()) {
@@ -26,7 +26,7 @@ pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Exten
         return Err(format!("{name} has {least} to {most} inputs, and {} are given", inputs.len()));
     }
     let of_one_type = match kind {
-        Kind::Select => &inputs[..1],
+        Kind::Select | Kind::Gather => &inputs[..1],
         _ => inputs,
     };
     if let Some(other) = of_one_type.iter().find(|input| input.data_type != inputs[0].data_type) {
@@ -39,6 +39,7 @@ pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Exten
         Kind::Reshape => Ok(None),
         Kind::Dense => dense(inputs),
         Kind::Select => select(inputs),
+        Kind::Gather => gather(inputs),
     }
 }
 
@@ -93,6 +94,17 @@ fn select(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
     }
     let unknown = Extent::Unknown(format!("rows of {} that are chosen", inputs[0].name));
     Ok(Some([std::slice::from_ref(&unknown), rest].concat()))
+}
+
+fn gather(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
+    let numbers = &inputs[1];
+    if !matches!(numbers.data_type, DataType::I32 | DataType::I64) {
+        let (name, word) = (numbers.name, numbers.data_type.name());
+        return Err(format!("'{name}' is {word}; numbers of rows are i32 or i64"));
+    }
+    let (Some(table), Some(numbers)) = (inputs[0].shape, numbers.shape) else { return Ok(None) };
+    let [_, rest @ ..] = table else { return Err(disagree(&inputs[0], &inputs[1])) };
+    Ok(Some([numbers, rest].concat()))
 }
 
 fn disagree(one: &Known<'_>, other: &Known<'_>) -> String {

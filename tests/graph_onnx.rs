@@ -1,0 +1,396 @@
+//! Models in ONNX files: what becomes of their operators, tensors and placement, and what is
+//! refused.
+
+#[path = "../src/graph/onnx/messages.rs"]
+#[allow(missing_docs)]
+mod messages;
+#[path = "support/mutation.rs"]
+mod mutation;
+#[path = "support/transfers.rs"]
+mod transfers;
+
+use fastrand::Rng;
+use messages::{
+    AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, StringStringEntryProto,
+    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+};
+use mutation::{Campaign, Input, corpus, mutate};
+use prost::Message;
+use ringdove::graph::{Extent, Graph, Kind, Method, Placement, TransferPlan};
+use std::path::Path;
+use std::process::Command;
+use transfers::consistent;
+
+const MODELS: &str = "benches/graphs/models";
+const FLOAT: i32 = 1;
+const INT64: i32 = 7;
+
+fn metadata(key: &str, value: &str) -> Vec<StringStringEntryProto> {
+    vec![StringStringEntryProto { key: key.into(), value: value.into() }]
+}
+
+fn value(name: &str, elem_type: i32, shape: &[i64]) -> ValueInfoProto {
+    let dimension = |&count| Dimension { dim_value: Some(count), dim_param: None };
+    let shape = Some(TensorShapeProto { dim: shape.iter().map(dimension).collect() });
+    let tensor_type = Some(TensorTypeProto { elem_type, shape });
+    let name = name.to_owned();
+    ValueInfoProto { name, r#type: Some(TypeProto { tensor_type }), metadata_props: Vec::new() }
+}
+
+/// A node on a rank.
+fn node(op_type: &str, name: &str, rank: u32, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        name: name.to_owned(),
+        op_type: op_type.to_owned(),
+        metadata_props: metadata("ringdove.rank", &rank.to_string()),
+        ..NodeProto::default()
+    }
+}
+
+fn whole(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { name: name.to_owned(), i: Some(value), ..AttributeProto::default() }
+}
+
+fn parameter(name: &str, dims: &[i64]) -> TensorProto {
+    let (name, dims) = (name.to_owned(), dims.to_vec());
+    TensorProto { name, dims, data_type: FLOAT, ..TensorProto::default() }
+}
+
+/// Two layers on two ranks, with an input `x` of 4 samples.
+fn two_layers() -> GraphProto {
+    GraphProto {
+        node: vec![
+            node("Gemm", "first", 0, &["x", "w0", "b0"], "h"),
+            node("Relu", "active", 0, &["h"], "a"),
+            node("MatMul", "second", 1, &["a", "w1"], "y"),
+        ],
+        initializer: vec![
+            parameter("w0", &[8, 6]),
+            parameter("b0", &[6]),
+            parameter("w1", &[6, 3]),
+        ],
+        input: vec![value("x", FLOAT, &[4, 8])],
+        output: vec![value("y", FLOAT, &[4, 3])],
+        value_info: Vec::new(),
+    }
+}
+
+fn file(graph: GraphProto) -> Vec<u8> {
+    let metadata_props = metadata("ringdove.ranks", "2");
+    ModelProto { graph: Some(graph), metadata_props }.encode_to_vec()
+}
+
+fn read(graph: GraphProto) -> Result<Graph, String> {
+    Graph::read_onnx("m.onnx", file(graph), None).map_err(|error| error.to_string())
+}
+
+fn shape(graph: &Graph, name: &str) -> Vec<u64> {
+    let shape = graph.tensors()[graph.tensor(name).unwrap()].shape.clone().unwrap();
+    let count = |extent| match extent {
+        Extent::Fixed(count) => count,
+        Extent::Unknown(name) => panic!("{name}"),
+    };
+    shape.into_iter().map(count).collect()
+}
+
+/// If this fails, a model becomes another graph than the same in JSON.
+#[test]
+fn a_model_becomes_the_graph_that_it_is() {
+    let graph = read(two_layers()).unwrap();
+    let text = r#"{"ringdove_graph": 1, "ranks": 2, "tensors": [
+        {"name": "x", "shape": [4, 8], "rank": 0},
+        {"name": "w0", "shape": [8, 6], "rank": 0},
+        {"name": "b0", "shape": [6], "rank": 0},
+        {"name": "w1", "shape": [6, 3], "rank": 1}
+    ], "operators": [
+        {"name": "first", "kind": "dense", "rank": 0, "inputs": ["x", "w0", "b0"], "output": "h"},
+        {"name": "active", "kind": "relu", "rank": 0, "inputs": ["h"], "output": "a"},
+        {"name": "second", "kind": "dense", "rank": 1, "inputs": ["a", "w1"], "output": "y"}
+    ]}"#;
+    let same = Graph::read("g.json", text).unwrap();
+    assert_eq!(TransferPlan::of(graph).explain(), TransferPlan::of(same).explain());
+
+    // A placement says more than the file, for the names that it has.
+    let text = r#"{"ringdove_placement": 1, "ranks": 3, "tensors": {"w1": 0},
+        "operators": {"*": 1, "sec*": 0, "second": 2}}"#;
+    let placement = Placement::read("p.json", text).unwrap();
+    let graph = Graph::read_onnx("m.onnx", file(two_layers()), Some(&placement)).unwrap();
+    assert_eq!(graph.operators().iter().map(|of| of.rank).collect::<Vec<_>>(), [1, 1, 2]);
+    let rank = |name| graph.tensors()[graph.tensor(name).unwrap()].rank;
+    assert_eq!(["x", "w0", "w1"].map(rank), [1, 1, 0]);
+}
+
+/// If this fails, what exporters write in another way is computed in a wrong one.
+#[test]
+fn what_exporters_write_is_understood() {
+    let mut model = two_layers();
+    // A bias that is added behind a product, a matrix that is transposed, shapes as constants.
+    model.node[0].input.pop();
+    model.node[0].attribute.push(whole("transB", 1));
+    model.initializer[0].dims = vec![6, 8];
+    model.node[2].output[0] = "p".to_owned();
+    model.node.push(node("Add", "bias", 1, &["b1", "p"], "q"));
+    model.initializer.push(parameter("b1", &[3]));
+    model.node.push(node("Reshape", "flat", 1, &["q", "s"], "y"));
+    model.output = vec![value("y", FLOAT, &[12])];
+    let raw_data = 12i64.to_le_bytes().to_vec().into();
+    let dims = vec![1];
+    let data_type = INT64;
+    let t = Some(TensorProto { raw_data, dims, data_type, ..TensorProto::default() });
+    let constant = AttributeProto { name: "value".to_owned(), t, ..AttributeProto::default() };
+    model.node.push(NodeProto { attribute: vec![constant], ..node("Constant", "c", 1, &[], "s") });
+    // Listed as an input, too, as old files do.
+    model.input.push(value("w1", FLOAT, &[6, 3]));
+    let graph = read(model.clone()).unwrap();
+    let kinds: Vec<_> = graph.operators().iter().map(|of| (of.name.as_str(), of.kind)).collect();
+    let expected = [
+        ("first", Kind::Dense),
+        ("active", Kind::Relu),
+        ("second", Kind::Dense),
+        ("flat", Kind::Reshape),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(graph.operators()[2].inputs.len(), 3);
+    assert_eq!((shape(&graph, "w0"), shape(&graph, "y")), (vec![8, 6], vec![12]));
+    assert!(graph.tensor("s").is_none() && graph.tensor("p").is_none());
+
+    // A product that somebody else reads, too, stays what it is.
+    model.node.push(node("Relu", "other", 1, &["p"], "z"));
+    let error = read(model).unwrap_err();
+    assert!(error.contains("'bias'") && error.contains("disagree"), "{error}");
+
+    // A look-up; a dimension with a name.
+    let mut model = two_layers();
+    model.node = vec![node("Gather", "look up", 0, &["w0", "n"], "y")];
+    model.input = vec![value("n", INT64, &[5, 2])];
+    model.output = Vec::new();
+    assert_eq!(shape(&read(model.clone()).unwrap(), "y"), [5, 2, 6]);
+    let of_input = model.input[0].r#type.as_mut().unwrap().tensor_type.as_mut().unwrap();
+    of_input.shape.as_mut().unwrap().dim[0] =
+        Dimension { dim_value: None, dim_param: Some("batch".to_owned()) };
+    let graph = read(model).unwrap();
+    let shape = graph.tensors()[graph.tensor("y").unwrap()].shape.clone().unwrap();
+    assert_eq!(shape[0], Extent::Unknown("batch".to_owned()));
+}
+
+/// If this fails, a model that makes no sense is planned, or nobody learns which node is wrong.
+#[test]
+fn bad_models_are_refused_with_file_node_and_reason() {
+    type Change = fn(&mut GraphProto);
+    let cases: &[(Change, &[&str])] = &[
+        (|m| m.node[1].op_type = "Conv".into(), &["'active'", "'Conv'", "Gemm"]),
+        (|m| m.node[1].domain = "com.other".into(), &["'active'", "com.other"]),
+        (|m| m.node[1].input[0] = "nowhere".into(), &["'active'", "'nowhere'", "not there"]),
+        (|m| m.node[1].input[0] = "y".into(), &["cycle", "'active'", "'second'"]),
+        (|m| m.initializer[0].dims = vec![9, 6], &["'first'", "[4, 8]", "[9, 6]", "disagree"]),
+        (|m| m.output[0] = value("y", FLOAT, &[4, 4]), &["'second'", "[4, 4]", "[4, 3]"]),
+        (|m| m.value_info.push(value("h", FLOAT, &[4, 7])), &["'first'", "[4, 7]", "[4, 6]"]),
+        (|m| m.value_info.push(value("h", 11, &[4, 6])), &["'first'", "f64", "f32"]),
+        (|m| m.value_info.push(value("h", 8, &[4, 6])), &["'h'", "type 8"]),
+        (|m| m.input[0] = value("x", FLOAT, &[4, -8]), &["'x'", "-8"]),
+        (|m| m.input[0] = value("x", FLOAT, &[4, 0]), &["'x'", "[4, 0]"]),
+        (|m| m.node[0].metadata_props[0].value = "2".into(), &["'first'", "rank 2"]),
+        (|m| m.node[0].metadata_props[0].value = "near".into(), &["'first'", "'near'"]),
+        (|m| m.node[0].metadata_props.clear(), &["'first'", "no rank"]),
+        (|m| m.node[1].output.push("mask".into()), &["'active'", "2 outputs"]),
+        (|m| m.node[1].output.clear(), &["'active'", "0 outputs"]),
+        (|m| m.node[1].output[0] = "w1".into(), &["'active'", "'w1'", "parameter"]),
+        (|m| m.node[1].output[0] = "h".into(), &["'h'", "'first'", "'active'"]),
+        (|m| m.node[1].name = "first".into(), &["'first'", "name of its own"]),
+        (|m| m.initializer.push(parameter("w0", &[1])), &["'w0'", "two parameters"]),
+        (|m| m.node[0].attribute.push(whole("transA", 1)), &["'first'", "first input"]),
+        (
+            |m| {
+                let f = Some(0.5);
+                let name = "alpha".to_owned();
+                m.node[0].attribute.push(AttributeProto { name, f, ..Default::default() });
+            },
+            &["'first'", "alpha"],
+        ),
+        (
+            |m| {
+                m.node[2] = node("Gemm", "second", 1, &["a", "h"], "y");
+                m.node[2].attribute.push(whole("transB", 1));
+            },
+            &["'second'", "'h'", "no parameter"],
+        ),
+        (|m| m.initializer[2].dims = vec![2, 6, 3], &["'second'", "3 dimensions"]),
+        (
+            |m| m.node[1] = node("Gather", "active", 0, &["h", "x"], "a"),
+            &["'active'", "'x'", "i32 or i64"],
+        ),
+        (
+            |m| {
+                m.node[1] = node("Gather", "active", 0, &["h", "x"], "a");
+                m.node[1].attribute.push(whole("axis", 1));
+            },
+            &["'active'", "axis"],
+        ),
+        (|m| m.node.push(node("Constant", "c", 0, &[], "k")), &["'c'", "'value'"]),
+        (|m| m.node.clear(), &["no graph"]),
+    ];
+    for (number, (change, words)) in cases.iter().enumerate() {
+        let mut graph = two_layers();
+        change(&mut graph);
+        let error = read(graph).expect_err(&format!("case {number}: {words:?}"));
+        assert!(error.starts_with("m.onnx: "), "{error}");
+        words.iter().for_each(|word| assert!(error.contains(word), "{word}: {error}"));
+    }
+    let whole = file(two_layers());
+    // Cut off, no protobuf, lengths beyond the file, messages in messages without end.
+    let deep = (0..4000).fold(Vec::new(), |inner: Vec<u8>, _| {
+        let mut outer = vec![0x3a];
+        prost::encoding::encode_varint(inner.len() as u64, &mut outer);
+        outer.extend(inner);
+        outer
+    });
+    for bytes in [
+        whole[..whole.len() - 30].to_vec(),
+        Vec::new(),
+        b"{\"ringdove_graph\": 1}".to_vec(),
+        b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f".to_vec(),
+        deep,
+    ] {
+        let error = Graph::read_onnx("m.onnx", bytes, None).unwrap_err().to_string();
+        assert!(error.starts_with("m.onnx: no ONNX model: "), "{error}");
+    }
+    let model = ModelProto { graph: Some(two_layers()), metadata_props: Vec::new() };
+    let error = Graph::read_onnx("m.onnx", model.encode_to_vec(), None).unwrap_err();
+    assert!(error.to_string().contains("no number of ranks"), "{error}");
+    for (text, words) in [
+        ("{", "p.json:1:"),
+        (r#"{"ringdove_placement": 2, "ranks": 1}"#, "format 2"),
+        (r#"{"ringdove_placement": 1, "ranks": 0}"#, "0 ranks"),
+        (r#"{"ringdove_placement": 1, "ranks": 2, "operators": {"a": 2}}"#, "'a' on rank 2"),
+        (r#"{"ringdove_placement": 1, "ranks": 2, "nodes": {}}"#, "nodes"),
+    ] {
+        let error = Placement::read("p.json", text).unwrap_err().to_string();
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+/// Changes a message of a model instead of its bytes, so that it can still be read.
+fn change(rng: &mut Rng, bytes: &[u8]) -> Vec<u8> {
+    let mut model = ModelProto::decode(bytes).unwrap();
+    model.metadata_props = metadata("ringdove.ranks", ["1", "2", "4"][rng.usize(0..3)]);
+    let graph = model.graph.as_mut().unwrap();
+    for node in &mut graph.node {
+        node.metadata_props = metadata("ringdove.rank", &rng.u32(0..2).to_string());
+    }
+    for _ in 0..rng.usize(0..3) {
+        let (at, other) = (rng.usize(0..graph.node.len()), rng.usize(0..graph.node.len()));
+        match rng.u32(0..7) {
+            0 => graph.node[at].input = graph.node[other].input.clone(),
+            1 => graph.node[at].output = graph.node[other].output.clone(),
+            2 => graph.node[at].op_type = graph.node[other].op_type.clone(),
+            3 => graph.node.swap(at, other),
+            4 => drop(graph.input.pop()),
+            5 => {
+                let name = graph.node[at].output.first().cloned().unwrap_or_default();
+                graph.value_info.push(value(&name, rng.i32(0..20), &[rng.i64(-1..700), 1 << 40]));
+            }
+            _ => {
+                let name = graph.node[other].name.clone();
+                graph.node[at].input.push(name);
+            }
+        }
+    }
+    model.encode_to_vec()
+}
+
+/// If this fails, a model that nobody meant breaks the reader, the planner or the text.
+#[test]
+fn mutated_models_are_read_or_refused() {
+    let corpus = corpus(Path::new(MODELS), "onnx");
+    let (mut read_count, mut refused) = (0, 0);
+    let text = r#"{"ringdove_placement": 1, "ranks": 2, "operators": {"*": 0, "l*": 1}}"#;
+    let placement = Placement::read("p.json", text).unwrap();
+    let mut play = |bytes: &[u8]| {
+        for placement in [Some(&placement), None] {
+            match Graph::read_onnx("m.onnx", bytes.to_vec(), placement) {
+                Ok(graph) => {
+                    let plan = TransferPlan::of(graph);
+                    consistent(&plan);
+                    assert!(!plan.explain().is_empty());
+                    read_count += 1;
+                }
+                Err(error) => {
+                    assert!(error.to_string().starts_with("m.onnx: "), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        Ok(())
+    };
+    let campaign = Campaign {
+        target: "-p ringdove --test graph_onnx",
+        test: "mutated_models_are_read_or_refused",
+        cases: 1000,
+    };
+    campaign.replay(&corpus, &mut play);
+    let make = |rng: &mut Rng| match rng.bool() {
+        true => mutate(rng, &corpus),
+        false => {
+            let of = rng.usize(0..corpus.len());
+            change(rng, &corpus[of].bytes)
+        }
+    };
+    campaign.run(make, &mut play);
+    println!("{read_count} read, {refused} refused");
+    assert!(read_count > 100 && refused > 100);
+}
+
+/// If this fails, a placement that nobody meant breaks its reader.
+#[test]
+fn mutated_placements_are_read_or_refused() {
+    let corpus: Vec<Input> = corpus(Path::new(MODELS), "json");
+    let mut play = |bytes: &[u8]| {
+        match Placement::read("p.json", &String::from_utf8_lossy(bytes)) {
+            Ok(placement) => {
+                let rank = placement.operator("rank/product").or(placement.tensor("layer0.x"));
+                assert!(rank.is_none_or(|rank| rank < placement.ranks()));
+            }
+            Err(error) => assert!(error.to_string().starts_with("p.json"), "{error}"),
+        }
+        Ok(())
+    };
+    let campaign = Campaign {
+        target: "-p ringdove --test graph_onnx",
+        test: "mutated_placements_are_read_or_refused",
+        cases: 1000,
+    };
+    campaign.replay(&corpus, &mut play);
+    campaign.run(|rng| mutate(rng, &corpus), &mut play);
+}
+
+/// If this fails, the command takes JSON alone.
+#[test]
+fn the_command_takes_models() {
+    let ringdove = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringdove"));
+        let output = command.args(["graph", "explain"]).args(arguments).output().unwrap();
+        let (said, failed) = (output.stdout, output.stderr);
+        (output.status.success(), String::from_utf8([said, failed].concat()).unwrap())
+    };
+    let model = format!("{MODELS}/lstm.onnx");
+    let placement = format!("{MODELS}/lstm.4.json");
+    let (done, said) = ringdove(&[&model, "--placement", &placement]);
+    let plan = |placement: &str| {
+        let placement = std::fs::read_to_string(placement).unwrap();
+        let placement = Placement::read("p.json", &placement).unwrap();
+        let bytes = std::fs::read(&model).unwrap();
+        TransferPlan::of(Graph::read_onnx("m.onnx", bytes, Some(&placement)).unwrap())
+    };
+    let expected = plan(&placement);
+    assert!(done && said == expected.explain(), "{said}");
+    assert!(expected.edges.iter().all(|edge| edge.method == Method::ZeroCopy));
+    let (done, said) = ringdove(&[&model]);
+    assert!(!done && said.contains("lstm.onnx: no number of ranks"), "{said}");
+    let (done, said) = ringdove(&[&model, "--placement", &model]);
+    assert!(!done && said.contains("lstm.onnx: "), "{said}");
+    let json = "tests/fixtures/graph/two-ranks.json";
+    let (done, said) = ringdove(&[json, "--placement", &placement]);
+    assert!(!done && said.contains("places its operators itself"), "{said}");
+}
