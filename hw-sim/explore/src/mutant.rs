@@ -50,7 +50,13 @@ impl Subject {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
             Self::User => &Scenario::DRAWN[8..10],
-            Self::Experts => &[Scenario::Experts, Scenario::Relays, Scenario::ExpertsFaults],
+            Self::Experts => &[
+                Scenario::Experts,
+                Scenario::Relays,
+                Scenario::ExpertsFaults,
+                Scenario::Batches,
+                Scenario::BatchesFaults,
+            ],
         }
     }
 }
@@ -524,7 +530,7 @@ fn noticed_before(subject: Subject, mutant: &Mutant) -> Option<(Scenario, u64)> 
 }
 
 /// What the table said of it when it was written last.
-fn written_before(subject: Subject, mutant: &Mutant) -> Option<&'static str> {
+pub fn written_before(subject: Subject, mutant: &Mutant) -> Option<&'static str> {
     let part = LAST_TABLE.split("\n## ").find(|part| part.starts_with(subject.title()))?;
     let start = format!("| {} | {} | ", mutant.site, mutant.change);
     part.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"))

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod experts;
+mod experts_launches;
 mod experts_verdict;
 mod grants;
 mod kernels;
@@ -76,6 +77,10 @@ pub enum Scenario {
     Relays,
     /// As `Experts`, and a GPU or an engine stops, or a host aborts.
     ExpertsFaults,
+    /// Two groups of experts of one communicator, each on a stream of its own.
+    Batches,
+    /// The same, and something goes wrong, as in `ExpertsFaults`, `Refusal`, `Stray` and `Expiry`.
+    BatchesFaults,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
@@ -179,7 +184,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 34] = [
+    pub const ALL: [(&'static str, Self); 36] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -195,6 +200,8 @@ impl Scenario {
         ("experts", Self::Experts),
         ("relays", Self::Relays),
         ("experts-faults", Self::ExpertsFaults),
+        ("batches", Self::Batches),
+        ("batches-faults", Self::BatchesFaults),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
         ("clock", Self::Clock),
@@ -217,7 +224,7 @@ impl Scenario {
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 32] = [
+    pub const DRAWN: [Self; 34] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -250,6 +257,8 @@ impl Scenario {
         Self::Lossy,
         Self::Words,
         Self::SeveralFaults,
+        Self::Batches,
+        Self::BatchesFaults,
     ];
 
     /// Its name.
@@ -270,7 +279,11 @@ impl Scenario {
             Self::LowLatency => Some(Traffic::LowLatency),
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
-            Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
+            Self::Experts
+            | Self::Relays
+            | Self::ExpertsFaults
+            | Self::Batches
+            | Self::BatchesFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
             Self::Words => Some(Traffic::Words),
