@@ -27,14 +27,15 @@ impl Options {
     }
 
     /// Of two batches: a rank stops as above, a port of a lane is bad, the claim word is overwritten,
-    /// or a ring stays full. But for the first, no group goes on.
+    /// or a ring stays full.
     pub(super) fn lose_batch(&mut self, random: &mut fastrand::Rng) {
         let rank = random.u32(0..self.shape.ranks);
         let kind = random.u32(0..8);
         if kind < 2 {
             return self.lose_rank(self.shape.ranks, random);
         }
-        self.shape.goes_on = false;
+        // Relays go on in no group.
+        self.shape.goes_on = self.shape.node_ranks == 1 && random.bool();
         if kind < 4 {
             if self.shape.node_ranks == 0 {
                 self.shape.node_ranks = 1;
@@ -45,6 +46,7 @@ impl Options {
                 self.timeout_ns = 1 << random.u32(5..=11);
                 self.silence(rank, 1 << STRIKE_LOG2_MAX, random);
             }
+            self.limit_if_it_goes_on(random);
             return;
         }
         if kind == 4 {
@@ -60,10 +62,23 @@ impl Options {
         self.silence(rank, others, random);
         // The rank fails for another reason too, at about the same time.
         match random.u32(0..4) {
-            0 => self.break_lane(rank, random),
+            0 => {
+                if self.shape.node_ranks == 0 {
+                    self.shape.node_ranks = 1;
+                }
+                self.break_lane(rank, random);
+            }
             1 => self.faults.push(Fault::Abort { rank, turn: turn + random.u64(0..2000) }),
             2 => self.timeout_ns = 1 << random.u32(2..=8),
             _ => {}
+        }
+        self.limit_if_it_goes_on(random);
+    }
+
+    /// A claim ends no wait of a group that goes on, and who is given up hears nothing.
+    fn limit_if_it_goes_on(&mut self, random: &mut fastrand::Rng) {
+        if self.shape.goes_on && self.timeout_ns == NEVER_NS {
+            self.timeout_ns = 1 << random.u32(5..=9);
         }
     }
 
