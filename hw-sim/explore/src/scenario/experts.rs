@@ -488,7 +488,8 @@ impl<'a> Run<'a> {
         let mut random = fastrand::Rng::with_seed(self.options.seed ^ 0x6661_756c);
         let top_k = self.config.top_k as usize;
         for _ in 0..random.u32(1..=6) {
-            let at = random.usize(..indices.len());
+            let first = if random.bool() { 0 } else { indices.len().saturating_sub(12) };
+            let at = random.usize(first..indices.len());
             match random.u32(0..3) {
                 0 if at % top_k > 0 => indices[at] = indices[at - 1],
                 1 => weights[at] = f32::NAN,

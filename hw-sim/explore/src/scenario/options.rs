@@ -473,6 +473,11 @@ impl Options {
             (self.launches, self.blocks) = (1, 2);
             self.messages = random.u32(33..=40);
             self.bytes = 16;
+            if random.bool() {
+                // Warps of both blocks find faults.
+                self.shape.routes_again = false;
+                (self.shape.faulty_step, self.shape.has_many_faults) = (1, true);
+            }
         }
     }
 }
