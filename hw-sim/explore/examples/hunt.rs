@@ -1,14 +1,15 @@
 //! Looks for seeds that notice mutants: `cargo run --release -p hwsim-explore --example hunt PART
-//! VERDICT SCENARIO FIRST SEEDS [SITE]` tries seeds of a scenario on all mutants of a part of
-//! `MUTANTS.md` whose verdict there begins like this, and whose site does. Prints a row for each.
+//! VERDICT SCENARIO FIRST SEEDS [SITE...]` tries seeds of a scenario on mutants of a part of
+//! `MUTANTS.md` whose verdict there begins like this: on all, or on those of these sites. Prints a
+//! row for each.
 
 use hwsim_explore::mutant::{Subject, mutants, written_before};
 use hwsim_explore::{Kernels, Options, Scenario, scenario};
 
 fn main() -> Result<(), String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [part, verdict, name, first, seeds, site @ ..] = &arguments[..] else {
-        return Err("expected PART VERDICT SCENARIO FIRST SEEDS [SITE]".to_owned());
+    let [part, verdict, name, first, seeds, sites @ ..] = &arguments[..] else {
+        return Err("expected PART VERDICT SCENARIO FIRST SEEDS [SITE...]".to_owned());
     };
     let part = Subject::ALL.into_iter().find(|it| it.title() == part).ok_or("no such part")?;
     let scenario = Scenario::named(name).ok_or("no such scenario")?;
@@ -16,7 +17,7 @@ fn main() -> Result<(), String> {
     let (first, seeds) = (number(first)?, number(seeds)?);
     for mutant in mutants(part.text()) {
         let is_asked = written_before(part, &mutant).unwrap_or("").starts_with(verdict.as_str())
-            && site.first().is_none_or(|site| mutant.site.starts_with(site.as_str()));
+            && (sites.is_empty() || sites.contains(&mutant.site));
         if !is_asked {
             continue;
         }

@@ -387,7 +387,9 @@ impl<'a> Run<'a> {
     /// Indices and weights of a rank's tokens.
     fn draw_routing(&self, random: &mut fastrand::Rng) -> (Vec<i64>, Vec<f32>) {
         let Config { experts, top_k, tokens_max, .. } = self.config;
-        let tokens = random.u32(0..=tokens_max);
+        // More than a warp's lanes, where that is what the run is about.
+        let least = if tokens_max > 32 { 33 } else { 0 };
+        let tokens = random.u32(least..=tokens_max);
         let mut indices = Vec::new();
         for _ in 0..tokens {
             let mut all: Vec<i64> = (0..i64::from(experts)).collect();
