@@ -413,7 +413,7 @@ pub fn print_part(subject: Subject, seeds: u64, mut write: impl FnMut(&str)) -> 
     Ok(())
 }
 
-/// The verdict of a line that no run comes to, and whose copy is noticed.
+/// The verdict of a mutant that no run notices, and whose copy is noticed.
 fn copied(
     mutant: &Mutant,
     verdict: &str,
@@ -421,9 +421,6 @@ fn copied(
     verdicts: &[String],
 ) -> Option<String> {
     let is_noticed = |verdict: &str| !verdict.contains(':') && verdict != NOT_REACHED;
-    if verdict != NOT_REACHED {
-        return None;
-    }
     let is_alike = |other: &Mutant| other.shape == mutant.shape && other.change == mutant.change;
     let is_kin = |other: &Mutant| {
         other.place.is_some() && other.place == mutant.place && other.change == mutant.change
@@ -432,9 +429,18 @@ fn copied(
         let mut all = mutants.iter().zip(verdicts);
         all.find(|(other, verdict)| is(other) && is_noticed(verdict)).map(|(twin, _)| &twin.site)
     };
-    let copy = twin(&is_alike).map(|site| format!("copy: as {site}"));
-    let function = mutant.place.map_or("", Place::function);
-    copy.or_else(|| twin(&is_kin).map(|site| format!("copy: in {function}, as {site}")))
+    let kin = |what: &str| {
+        let function = mutant.place.map_or("", Place::function);
+        twin(&is_kin).map(|site| format!("{what}: in {function}, as {site}"))
+    };
+    match verdict {
+        NOT_REACHED => {
+            let copy = twin(&is_alike).map(|site| format!("copy: as {site}"));
+            copy.or_else(|| kin("copy"))
+        }
+        UNKNOWN => kin("rare"),
+        _ => None,
+    }
 }
 
 /// The table as it was written last, with copies for what was not reached: without any run.
@@ -461,8 +467,9 @@ pub fn is_copy(mutant: &Mutant, verdict: &str, all: &[Mutant]) -> bool {
     let twin = |site| all.iter().find(|it| it.site == site && it.change == mutant.change);
     let alike = verdict.strip_prefix("copy: as ").and_then(twin);
     let kin = mutant.place.and_then(|place| {
-        let start = format!("copy: in {}, as ", place.function());
-        twin(verdict.strip_prefix(&start)?)
+        let place = format!(": in {}, as ", place.function());
+        let site = ["copy", "rare"].iter().find_map(|it| verdict.strip_prefix(it)?.strip_prefix(&place));
+        twin(site?)
     });
     alike.is_some_and(|twin| twin.shape == mutant.shape)
         || kin.is_some_and(|twin| twin.place == mutant.place)
@@ -527,7 +534,8 @@ that the memory model lets anybody see; *not shown* ones would need load bufferi
 does not generate; a *gap* is one that somebody should notice, and no run that was tried does; *not
 reached* is a line that no run comes to; a *copy* is not reached either, but the same instruction
 between the same neighbours, or at the same place of the function that is named, is noticed
-elsewhere: both come from one inlined function. Written by
+elsewhere: both come from one inlined function; a *rare* one is such a copy that runs come to, and
+no run that was tried notices. Written by
 `cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
 test replays each row that names one.
 ";

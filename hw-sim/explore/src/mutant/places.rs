@@ -17,6 +17,8 @@ pub(super) enum Place {
     State,
     /// `poll_until`: the look at the claim.
     LookAtClaim,
+    /// `poll_until`: the look at the abort word behind it.
+    LookAtAbort,
     /// `wait_or_record`: the fence behind the look that saw what was awaited.
     Awaited,
     /// `wait_with_grace`: the same.
@@ -40,7 +42,7 @@ impl Place {
     pub(super) fn function(self) -> &'static str {
         match self {
             Self::Claim | Self::ClaimOfStray | Self::State => "leave_record",
-            Self::LookAtClaim => "poll_until",
+            Self::LookAtClaim | Self::LookAtAbort => "poll_until",
             Self::Awaited => "wait_or_record",
             Self::AwaitedWithGrace => "wait_with_grace",
             Self::Payload => "release_payload",
@@ -100,6 +102,9 @@ impl Place {
             "atom.relaxed.gpu" if is_add(code) && is_cache(next[0]) => Some(Self::Head),
             "st.release.sys" if code.contains(".u32") => Some(Self::State),
             "ld.acquire.gpu" => Some(Self::TailCache),
+            "ld.relaxed.sys" if is_word(code) && before.starts_with("ld.relaxed.gpu") => {
+                Some(Self::LookAtAbort)
+            }
             "ld.relaxed.sys" if is_counter(code) && is_cache(before) => Some(Self::Tail),
             "ld.relaxed.gpu" if is_word(next[0]) => Some(Self::LookAtClaim),
             "st.release.gpu" => Some(Self::TailCached),

@@ -29,13 +29,16 @@ const USER: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
     ("fence.acq_rel.sys 4", "", NO_DATA),
     ("fence.acq_rel.sys 6", "", COMPLETION),
-    ("ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
+    ("ld.relaxed.sys 7", "", FIRST_LOOK),
 ];
 
 const NO_DATA: &str =
     "equivalent: a flush carries no data, and puts before it have fences of their own";
 const COMPLETION: &str = "not shown: behind a completion the source is written again, and no store \
                           passes a load here (load buffering)";
+
+const FIRST_LOOK: &str = "not shown: behind a first look that misses come others, and one that sees \
+                          the completion orders the next write of the source alone (load buffering)";
 
 const EXPERTS: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),

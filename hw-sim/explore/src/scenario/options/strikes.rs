@@ -55,13 +55,13 @@ impl Options {
             self.timeout_ns = 1 << random.u32(5..=9);
             return;
         }
-        let turn = if random.u32(0..4) == 0 { 0 } else { strike(random) };
+        // Mostly when kernels wait.
+        let turn = if random.u32(0..4) == 0 { strike(random) } else { random.u64(500..8000) };
         self.faults.push(Fault::StrayClaim { rank, turn });
-        // In half of the runs it waits by then.
-        let others = if random.bool() { turn } else { 1 << STRIKE_LOG2_MAX };
+        let others = if random.u32(0..4) > 0 { turn / 2 } else { 1 << STRIKE_LOG2_MAX };
         self.silence(rank, others, random);
-        // The rank fails for another reason too, at about the same time.
-        match random.u32(0..4) {
+        // It may fail for another reason too, at about the same time.
+        match random.u32(0..6) {
             0 => {
                 if self.shape.node_ranks == 0 {
                     self.shape.node_ranks = 1;
