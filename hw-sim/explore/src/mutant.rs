@@ -429,21 +429,17 @@ fn copied(
         let mut all = mutants.iter().zip(verdicts);
         all.find(|(other, verdict)| is(other) && is_noticed(verdict)).map(|(twin, _)| &twin.site)
     };
-    let kin = |what: &str| {
-        let function = mutant.place.map_or("", Place::function);
-        twin(&is_kin).map(|site| format!("{what}: in {function}, as {site}"))
+    let what = match verdict {
+        NOT_REACHED => "copy",
+        UNKNOWN => "rare",
+        _ => return None,
     };
-    match verdict {
-        NOT_REACHED => {
-            let copy = twin(&is_alike).map(|site| format!("copy: as {site}"));
-            copy.or_else(|| kin("copy"))
-        }
-        UNKNOWN => kin("rare"),
-        _ => None,
-    }
+    let function = mutant.place.map_or("", Place::function);
+    let copy = twin(&is_alike).map(|site| format!("{what}: as {site}"));
+    copy.or_else(|| twin(&is_kin).map(|site| format!("{what}: in {function}, as {site}")))
 }
 
-/// The table as it was written last, with copies for what was not reached: without any run.
+/// The table as it was written last, with reasons and copies for what is open: without any run.
 pub fn print_copies(mut write: impl FnMut(&str)) {
     for line in HEAD.trim_end().lines() {
         write(line);
@@ -454,7 +450,9 @@ pub fn print_copies(mut write: impl FnMut(&str)) {
         let verdict = |it: &Mutant| written_before(subject, it).unwrap_or(NOT_REACHED).to_owned();
         let verdicts: Vec<_> = mutants.iter().map(verdict).collect();
         for (mutant, verdict) in mutants.iter().zip(&verdicts) {
-            let known = mutant.known.filter(|_| verdict == NOT_REACHED).map(str::to_owned);
+            let is_open = verdict == NOT_REACHED || verdict == UNKNOWN;
+            let known = reason(subject, mutant);
+            let known = (is_open && known != UNKNOWN).then(|| known.to_owned());
             let copy = known.or_else(|| copied(mutant, verdict, &mutants, &verdicts));
             let verdict = copy.as_ref().unwrap_or(verdict);
             write(&format!("| {} | {} | {verdict} |", mutant.site, mutant.change));
@@ -465,11 +463,11 @@ pub fn print_copies(mut write: impl FnMut(&str)) {
 /// Is `verdict`, which names another site as its copy, true: is it alike, and noticed?
 pub fn is_copy(mutant: &Mutant, verdict: &str, all: &[Mutant]) -> bool {
     let twin = |site| all.iter().find(|it| it.site == site && it.change == mutant.change);
-    let alike = verdict.strip_prefix("copy: as ").and_then(twin);
+    let verdict = ["copy: ", "rare: "].iter().find_map(|it| verdict.strip_prefix(it));
+    let alike = verdict.and_then(|it| twin(it.strip_prefix("as ")?));
     let kin = mutant.place.and_then(|place| {
-        let place = format!(": in {}, as ", place.function());
-        let site = ["copy", "rare"].iter().find_map(|it| verdict.strip_prefix(it)?.strip_prefix(&place));
-        twin(site?)
+        let start = format!("in {}, as ", place.function());
+        twin(verdict?.strip_prefix(&start)?)
     });
     alike.is_some_and(|twin| twin.shape == mutant.shape)
         || kin.is_some_and(|twin| twin.place == mutant.place)
