@@ -501,9 +501,7 @@ impl World {
         let has_told = !failed || host.is_mute || host.has_alarmed();
         let has_heard = gpu.launched == 0 || host.launches_seen() == gpu.ends;
         let knows = (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
-        self.is_idle(gpu)
-            && knows
-            && (has_told || self.stopped_hosts.contains(&rank))
+        self.is_idle(gpu) && knows && (has_told || self.stopped_hosts.contains(&rank))
     }
 
     /// Have all kernels of a stream ended?

@@ -96,6 +96,8 @@ impl Place {
         let is_cache = |code: &str| code.starts_with("ld.acquire.gpu");
         let is_counter = |code: &str| code.starts_with("ld.relaxed.sys.global.u64");
         let is_word = |code: &str| code.starts_with("ld.relaxed.sys.global.u32");
+        // Those stores have a barrier before them, or another one.
+        let is_low_latency = before.starts_with("bar.red") || before.starts_with("st.relaxed.sys");
         let kind = code.split(".global").next().unwrap_or_default();
         match kind.trim_end_matches(';') {
             "atom.relaxed.gpu" if exchange(code).is_some() => Some(Self::Claim),
@@ -108,9 +110,7 @@ impl Place {
             "ld.relaxed.sys" if is_counter(code) && is_cache(before) => Some(Self::Tail),
             "ld.relaxed.gpu" if is_word(next[0]) => Some(Self::LookAtClaim),
             "st.release.gpu" => Some(Self::TailCached),
-            "st.relaxed.sys" if code.contains(".v2.u64") && before.starts_with("st.release.gpu") => {
-                Some(Self::Slot)
-            }
+            "st.relaxed.sys" if code.contains(".v2.u64") && !is_low_latency => Some(Self::Slot),
             "fence.acq_rel.sys" if is_counter(before) && is_word(next[0]) => {
                 Some(Self::AwaitedWithGrace)
             }

@@ -83,9 +83,10 @@ const TOGETHER: &str =
 const COUNT_OF_BLOCKS: &str = "equivalent: the counter is of one GPU, whose blocks it orders at \
                                that scope; causality order is transitive across scopes, and the \
                                fence of the system before a word or a doorbell carries this on";
-const EARLIER_LAUNCH: &str = "equivalent: it has to see what launches before it in the stream have \
-                              claimed; those come before it in causality order, and no load, weak \
-                              or strong, reads what such a write has overwritten";
+const EARLIER_LAUNCH: &str = "gap: what launches before it in the stream have claimed comes before \
+                              it in causality order, and any load sees it; but where it alone sees \
+                              a stray claim, the launch ends without a record: users' \
+                              ld.relaxed.gpu 1 shows that";
 const ALL_SEE_IT: &str =
     "equivalent: all threads read the same claim, which an earlier launch wrote";
 const TWO_WAITS: &str = "equivalent: one thread waits for the message and for the completion of \

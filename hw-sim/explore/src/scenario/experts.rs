@@ -6,9 +6,9 @@
 use hwsim_ptx::weak::WeakMemory;
 use ringdove::experts::reference::Routing;
 use ringdove::experts::{Config, Layout, Mode, OnLoss, Placement, Spread, Surplus};
+use ringdove_kernels::descriptor::ROUTE_MAX;
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::experts::ExpertsFaultCode;
-use ringdove_kernels::descriptor::ROUTE_MAX;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::fmt;
 use std::rc::Rc;
@@ -198,9 +198,7 @@ impl<'a> Run<'a> {
         let least = if options.shape.batches > 1 { 0 } else { 1 };
         let ring_log2 = options.ring_log2.max(least);
         let ranks = (0..ranks)
-            .map(|rank| {
-                Rank::new(memory, rank, ranks, ring_log2, options.timeout_ns)
-            })
+            .map(|rank| Rank::new(memory, rank, ranks, ring_log2, options.timeout_ns))
             .collect();
         let memory = Rc::clone(memory);
         let (groups, steps, streams) = Default::default();

@@ -70,7 +70,9 @@ impl Run<'_> {
         let mut expected = ExpertsFault::default();
         for number in 0..self.steps.len() {
             let faulty = (0..self.ranks.len()).find(|rank| self.is_faulty(number, *rank));
-            let Some(faulty) = faulty.filter(|_| self.place_of(number).0 == batch) else { continue };
+            let Some(faulty) = faulty.filter(|_| self.place_of(number).0 == batch) else {
+                continue;
+            };
             let (indices, weights) = self.given(number, faulty);
             let first = self.first_fault(&indices, &weights);
             let ([token, choice], value, code) = first.expect("it was made so");
