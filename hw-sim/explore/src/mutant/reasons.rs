@@ -87,8 +87,9 @@ const EARLIER_LAUNCH: &str = "gap: what launches before it in the stream have cl
                               it in causality order, and any load sees it; but where it alone sees \
                               a stray claim, the launch ends without a record: users' \
                               ld.relaxed.gpu 1 shows that";
-const ALL_SEE_IT: &str =
-    "equivalent: all threads read the same claim, which an earlier launch wrote";
+const ALL_SEE_IT: &str = "gap: all threads read what an earlier launch claimed; but a group beside \
+                          this one may claim meanwhile, and a part of the block would announce \
+                          what the others have not written";
 const TWO_WAITS: &str = "equivalent: one thread waits for the message and for the completion of \
                          its own; the fence behind either wait orders what both have seen";
 

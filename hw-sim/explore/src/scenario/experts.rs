@@ -491,7 +491,7 @@ impl<'a> Run<'a> {
             let first = if random.bool() { 0 } else { indices.len().saturating_sub(12) };
             let at = random.usize(first..indices.len());
             match random.u32(0..3) {
-                0 if at % top_k > 0 => indices[at] = indices[at - 1],
+                0 if !at.is_multiple_of(top_k) => indices[at] = indices[at - 1],
                 1 => weights[at] = f32::NAN,
                 _ => indices[at] = NO_EXPERT,
             }
