@@ -26,8 +26,8 @@ impl Options {
         }
     }
 
-    /// Of two batches: a rank stops as above, a port of a lane is bad, the claim word is overwritten,
-    /// or a ring stays full.
+    /// Of two batches: a rank stops as above, a port of a lane is bad, the claim word is
+    /// overwritten, or a ring stays full.
     pub(super) fn lose_batch(&mut self, random: &mut fastrand::Rng) {
         let rank = random.u32(0..self.shape.ranks);
         let kind = random.u32(0..8);
