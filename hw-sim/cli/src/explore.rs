@@ -45,7 +45,8 @@ pub struct ExploreArguments {
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
     /// user-faults, experts, relays, experts-faults, batches, batches-faults, collectives,
     /// collectives-faults, clock, groups, groups-faults, graphs, device, device-faults,
-    /// members, members-faults, absences, communicators, communicators-faults, connections, connections-faults, lossy,
+    /// members, members-faults, absences, communicators, communicators-faults, connections,
+    /// connections-faults, lossy,
     /// several-faults, words or random
     #[arg(value_name = "SCENARIO", value_parser = named, required_unless_present = "kernel")]
     scenario: Option<Scenario>,
