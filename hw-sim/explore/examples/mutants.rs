@@ -1,7 +1,7 @@
 //! Prints the table of mutants, as `MUTANTS.md` has it: `cargo run --release -p hwsim-explore
 //! --example mutants [SEEDS] > hw-sim/explore/MUTANTS.md`. With the title of a part behind the
-//! seeds, that part alone. With `copies` in their place nothing is run: what was not reached
-//! becomes a copy where it is one.
+//! seeds, that part alone. With `copies` in their place nothing is run: what is
+//! open gets its reason, or becomes a copy where it is one.
 
 use hwsim_explore::mutant::{self, Subject};
 

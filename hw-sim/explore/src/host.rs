@@ -91,6 +91,20 @@ impl Host {
         self.seen.as_ref()
     }
 
+    /// If it has seen a record, is it this one of rank `number`?
+    ///
+    /// # Errors
+    ///
+    /// What it saw, where that is another one.
+    pub fn must_have_seen(&self, number: usize, record: &WaitRecord) -> Result<(), String> {
+        match &self.seen {
+            Some(seen) if seen != record => {
+                Err(format!("host {number} saw {seen:?} in the place of {record:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// As far as the word of ended launches has been seen to come.
     pub fn launches_seen(&self) -> u64 {
         self.launches_seen

@@ -2,6 +2,7 @@
 //! some scenario must miss; what none misses needs a reason.
 
 pub mod host;
+mod places;
 mod reasons;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use ringdove_kernels::ptx;
 
 use crate::engine::HostMutant;
 use crate::scenario::{self, Kernels, Options, Scenario};
+use places::Place;
 
 /// Whose mutants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,13 @@ impl Subject {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
             Self::User => &Scenario::DRAWN[8..10],
-            Self::Experts => &[Scenario::Experts, Scenario::Relays, Scenario::ExpertsFaults],
+            Self::Experts => &[
+                Scenario::Experts,
+                Scenario::Relays,
+                Scenario::ExpertsFaults,
+                Scenario::Batches,
+                Scenario::BatchesFaults,
+            ],
         }
     }
 }
@@ -86,20 +94,9 @@ pub struct Mutant {
     shape: String,
     /// Why it is equivalent, where that follows from the inlined function that it is in.
     known: Option<&'static str>,
-    /// Its place in `leave_record` (wait.cuh), which is inlined wherever a wait may fail.
-    place: Option<RecordPlace>,
+    /// Its place in a function that is inlined often.
+    place: Option<Place>,
     text: String,
-}
-
-/// A place in `leave_record`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecordPlace {
-    /// The exchange that claims a record that nobody has.
-    Claim,
-    /// The exchange behind it, of a stray value.
-    ClaimOfStray,
-    /// The store of its state.
-    State,
 }
 
 /// Who notices.
@@ -138,7 +135,7 @@ pub fn mutants(original: &str) -> Vec<Mutant> {
     let module = Parts::of(original);
     let lines: Vec<&str> = original.lines().collect();
     let stray = of_stray_claims(&lines);
-    let places = of_records(&lines);
+    let places = Place::all(&lines);
     let mut found = Vec::new();
     let mut counts = BTreeMap::<(Option<&str>, &str), usize>::new();
     for (number, line) in lines.iter().enumerate() {
@@ -259,27 +256,6 @@ fn of_stray_claims(lines: &[&str]) -> BTreeMap<usize, &'static str> {
             load = None;
         } else if line.contains("setp.") && line.contains(&claimed) {
             load = load.map(|(first, _)| (first, true));
-        }
-    }
-    found
-}
-
-/// Lines of copies of `leave_record`: two exchanges, and a release store.
-fn of_records(lines: &[&str]) -> BTreeMap<usize, RecordPlace> {
-    let mut found = BTreeMap::new();
-    let mut last = Vec::new();
-    for (number, line) in lines.iter().enumerate() {
-        if line.contains("atom.relaxed.gpu.global.cas.b32") {
-            last.push(number);
-        } else if line.contains("st.release.sys.global.u32") {
-            if let [.., claim, stray] = last[..] {
-                found.insert(claim, RecordPlace::Claim);
-                found.insert(stray, RecordPlace::ClaimOfStray);
-                found.insert(number, RecordPlace::State);
-            }
-            last.clear();
-        } else if WEAKER.iter().any(|(strong, _)| line.contains(strong)) {
-            last.clear();
         }
     }
     found
@@ -437,7 +413,7 @@ pub fn print_part(subject: Subject, seeds: u64, mut write: impl FnMut(&str)) -> 
     Ok(())
 }
 
-/// The verdict of a line that no run comes to, and whose copy is noticed.
+/// The verdict of a mutant that no run notices, and whose copy is noticed.
 fn copied(
     mutant: &Mutant,
     verdict: &str,
@@ -445,9 +421,6 @@ fn copied(
     verdicts: &[String],
 ) -> Option<String> {
     let is_noticed = |verdict: &str| !verdict.contains(':') && verdict != NOT_REACHED;
-    if verdict != NOT_REACHED {
-        return None;
-    }
     let is_alike = |other: &Mutant| other.shape == mutant.shape && other.change == mutant.change;
     let is_kin = |other: &Mutant| {
         other.place.is_some() && other.place == mutant.place && other.change == mutant.change
@@ -456,11 +429,17 @@ fn copied(
         let mut all = mutants.iter().zip(verdicts);
         all.find(|(other, verdict)| is(other) && is_noticed(verdict)).map(|(twin, _)| &twin.site)
     };
-    let copy = twin(&is_alike).map(|site| format!("copy: as {site}"));
-    copy.or_else(|| twin(&is_kin).map(|site| format!("copy: in leave_record, as {site}")))
+    let what = match verdict {
+        NOT_REACHED => "copy",
+        UNKNOWN => "rare",
+        _ => return None,
+    };
+    let function = mutant.place.map_or("", Place::function);
+    let copy = twin(&is_alike).map(|site| format!("{what}: as {site}"));
+    copy.or_else(|| twin(&is_kin).map(|site| format!("{what}: in {function}, as {site}")))
 }
 
-/// The table as it was written last, with copies for what was not reached: without any run.
+/// The table as it was written last, with reasons and copies for what is open: without any run.
 pub fn print_copies(mut write: impl FnMut(&str)) {
     for line in HEAD.trim_end().lines() {
         write(line);
@@ -471,7 +450,9 @@ pub fn print_copies(mut write: impl FnMut(&str)) {
         let verdict = |it: &Mutant| written_before(subject, it).unwrap_or(NOT_REACHED).to_owned();
         let verdicts: Vec<_> = mutants.iter().map(verdict).collect();
         for (mutant, verdict) in mutants.iter().zip(&verdicts) {
-            let known = mutant.known.filter(|_| verdict == NOT_REACHED).map(str::to_owned);
+            let is_open = verdict == NOT_REACHED || verdict == UNKNOWN;
+            let known = reason(subject, mutant);
+            let known = (is_open && known != UNKNOWN).then(|| known.to_owned());
             let copy = known.or_else(|| copied(mutant, verdict, &mutants, &verdicts));
             let verdict = copy.as_ref().unwrap_or(verdict);
             write(&format!("| {} | {} | {verdict} |", mutant.site, mutant.change));
@@ -482,10 +463,14 @@ pub fn print_copies(mut write: impl FnMut(&str)) {
 /// Is `verdict`, which names another site as its copy, true: is it alike, and noticed?
 pub fn is_copy(mutant: &Mutant, verdict: &str, all: &[Mutant]) -> bool {
     let twin = |site| all.iter().find(|it| it.site == site && it.change == mutant.change);
-    let alike = verdict.strip_prefix("copy: as ").and_then(twin);
-    let kin = verdict.strip_prefix("copy: in leave_record, as ").and_then(twin);
+    let verdict = ["copy: ", "rare: "].iter().find_map(|it| verdict.strip_prefix(it));
+    let alike = verdict.and_then(|it| twin(it.strip_prefix("as ")?));
+    let kin = mutant.place.and_then(|place| {
+        let start = format!("in {}, as ", place.function());
+        twin(verdict?.strip_prefix(&start)?)
+    });
     alike.is_some_and(|twin| twin.shape == mutant.shape)
-        || kin.is_some_and(|twin| twin.place.is_some() && twin.place == mutant.place)
+        || kin.is_some_and(|twin| twin.place == mutant.place)
 }
 
 fn verdict(
@@ -524,7 +509,7 @@ fn noticed_before(subject: Subject, mutant: &Mutant) -> Option<(Scenario, u64)> 
 }
 
 /// What the table said of it when it was written last.
-fn written_before(subject: Subject, mutant: &Mutant) -> Option<&'static str> {
+pub fn written_before(subject: Subject, mutant: &Mutant) -> Option<&'static str> {
     let part = LAST_TABLE.split("\n## ").find(|part| part.starts_with(subject.title()))?;
     let start = format!("| {} | {} | ", mutant.site, mutant.change);
     part.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"))
@@ -546,8 +531,9 @@ scenario and a seed that go wrong with it, or says why none does: *equivalent* o
 that the memory model lets anybody see; *not shown* ones would need load buffering, which the memory
 does not generate; a *gap* is one that somebody should notice, and no run that was tried does; *not
 reached* is a line that no run comes to; a *copy* is not reached either, but the same instruction
-between the same neighbours, or the same one of `leave_record` (wait.cuh), is noticed elsewhere:
-both come from one inlined function. Written by
+between the same neighbours, or at the same place of the function that is named, is noticed
+elsewhere: both come from one inlined function; a *rare* one is such a copy that runs come to, and
+no run that was tried notices. Written by
 `cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
 test replays each row that names one.
 ";

@@ -4,7 +4,7 @@ use hwsim_ptx::weak::WeakMemory;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::{
-    CallArguments, DeviceCommunicator, LaunchArguments, WaitRecord, place,
+    CallArguments, DeviceCommunicator, LaunchArguments, RECORD_CLAIMED, WaitRecord, place,
 };
 use ringdove_kernels::op::{
     BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
@@ -12,6 +12,8 @@ use ringdove_kernels::op::{
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::LanePorts;
 use std::rc::Rc;
+
+use crate::fault::STRAY;
 
 /// A time that no run lasts: waits never expire.
 pub const NEVER_NS: u64 = 1 << 50;
@@ -145,6 +147,14 @@ impl Rank {
         let mut bytes = [0; size_of::<WaitRecord>()];
         self.memory.get(self.communicator.record, &mut bytes).expect("it was allocated");
         bytemuck::pod_read_unaligned(&bytes)
+    }
+
+    /// Was the right to the record lost to a stray write, and won a second time? Two threads have
+    /// written it then, as is allowed.
+    pub fn is_claimed_twice(&self) -> bool {
+        let words = self.memory.values(self.communicator.record_claim);
+        let words: Vec<u32> = words.into_iter().map(|word| word as u32).collect();
+        words.windows(3).any(|three| three == [RECORD_CLAIMED, STRAY, RECORD_CLAIMED])
     }
 
     /// The record of rank `number`, which this is. If it tells of something, `check` says what is

@@ -1,12 +1,13 @@
 //! Whose turn it is: warps, engines, lanes and hosts, one at a time, until all is over.
 
+mod report;
+
 use hwsim_ptx::memory::{Order, Scope, Strength};
-use hwsim_ptx::weak::{AgentId, BlockView, Event, Place, WeakMemory};
+use hwsim_ptx::weak::{AgentId, BlockView, Place, WeakMemory};
 use hwsim_ptx::{Block, Clock, Kernel, Launch};
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,9 +23,6 @@ const WEIGHT_MAX: u32 = 6;
 
 /// The block of a thread that belongs to no launch of ours.
 const INTRUDER: u32 = u32::MAX - 1;
-
-/// Events of an agent that a report shows.
-const EVENTS_SHOWN: usize = 12;
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +88,8 @@ enum Queued {
 struct Gpu {
     /// Which GPU.
     place: u32,
+    /// The rank whose second stream it is; none of a rank's own one.
+    beside: Option<usize>,
     /// What the stream's work hands on.
     stream: AgentId,
     queue: VecDeque<Queued>,
@@ -191,8 +191,14 @@ impl World {
         self.hosts.push(host);
         self.claim_words.push(own.communicator.record_claim);
         self.rings.push((own.communicator.ring_slots, 1 << own.communicator.ring_log2));
+        self.add_gpu(place, None);
+        rank
+    }
+
+    fn add_gpu(&mut self, place: u32, beside: Option<usize>) {
         self.gpus.push(Gpu {
             place,
+            beside,
             stream: self.memory.agent(Place::Outside),
             queue: VecDeque::new(),
             running: Vec::new(),
@@ -203,12 +209,25 @@ impl World {
             intruder: self.memory.agent(Place::Block { gpu: place, block: INTRUDER }),
             ahead_ns: 0,
         });
-        rank
+    }
+
+    /// Adds another stream of a rank's GPU, once all ranks are there. Gives its number, by which
+    /// kernels are queued.
+    pub fn add_stream(&mut self, rank: usize) -> u32 {
+        self.add_gpu(self.gpus[rank].place, Some(rank));
+        self.gpus.len() as u32 - 1
+    }
+
+    /// All streams of a rank's GPU come to a stop.
+    fn stop_gpu(&mut self, rank: usize) {
+        let own = |(number, gpu): &(usize, &mut Gpu)| *number == rank || gpu.beside == Some(rank);
+        let streams = self.gpus.iter_mut().enumerate().filter(own);
+        streams.for_each(|(_, gpu)| gpu.is_stopped = true);
     }
 
     /// A rank comes to a stop: its GPU, its engine and its host.
     pub fn kill(&mut self, rank: usize) {
-        self.gpus[rank].is_stopped = true;
+        self.stop_gpu(rank);
         self.stopped_engines.push(rank);
         self.stopped_hosts.push(rank);
     }
@@ -439,7 +458,7 @@ impl World {
                 Fault::NoAlarm { .. } => self.hosts[rank].is_mute = true,
                 Fault::Abort { .. } => self.hosts[rank].alarm(),
                 Fault::EngineStops { .. } => self.stopped_engines.push(rank),
-                Fault::GpuStops { .. } => self.gpus[rank].is_stopped = true,
+                Fault::GpuStops { .. } => self.stop_gpu(rank),
                 Fault::Killed { .. } => self.kill(rank),
                 Fault::RingGarbage { .. } => {
                     let how = Strength { order: Order::Relaxed, scope: Scope::System };
@@ -465,7 +484,11 @@ impl World {
 
     /// Have all kernels ended, and do hosts know? A host of a GPU that stopped hears nothing.
     fn is_over(&self) -> bool {
-        (0..self.gpus.len()).all(|rank| self.gpus[rank].is_stopped || self.is_at_rest(rank))
+        let is_at_rest = |(number, gpu): (usize, &Gpu)| match gpu.beside {
+            None => self.is_at_rest(number),
+            Some(_) => self.is_idle(gpu),
+        };
+        self.gpus.iter().enumerate().all(|it| it.1.is_stopped || is_at_rest(it))
     }
 
     /// Have all kernels of a rank ended, and does its host know?
@@ -478,10 +501,12 @@ impl World {
         let has_told = !failed || host.is_mute || host.has_alarmed();
         let has_heard = gpu.launched == 0 || host.launches_seen() == gpu.ends;
         let knows = (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
-        gpu.queue.is_empty()
-            && gpu.running.iter().all(|block| self.has_ended(*block))
-            && knows
-            && (has_told || self.stopped_hosts.contains(&rank))
+        self.is_idle(gpu) && knows && (has_told || self.stopped_hosts.contains(&rank))
+    }
+
+    /// Have all kernels of a stream ended?
+    fn is_idle(&self, gpu: &Gpu) -> bool {
+        gpu.queue.is_empty() && gpu.running.iter().all(|block| self.has_ended(*block))
     }
 
     fn can_run(&self, actor: Actor) -> bool {
@@ -523,75 +548,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// All agents with their names: threads of blocks, engines with their lanes, and hosts.
-    pub fn agents(&self) -> Vec<(String, AgentId)> {
-        let mut agents = Vec::new();
-        for (number, running) in self.blocks.iter().enumerate() {
-            for thread in 0..running.threads {
-                let name = format!("gpu {} block {number} thread {thread}", running.gpu);
-                agents.push((name, running.view.agent_of(thread)));
-            }
-        }
-        for (number, engine) in self.engines.iter().enumerate() {
-            agents.push((format!("engine {number}"), engine.agent()));
-            for lane in 0..engine.lanes() {
-                agents.push((format!("engine {number} lane {lane}"), engine.lane_agent(lane)));
-            }
-        }
-        for (number, host) in self.hosts.iter().enumerate() {
-            agents.push((format!("host {number}"), host.agent));
-        }
-        for (number, gpu) in self.gpus.iter().enumerate() {
-            agents.push((format!("intruder on gpu {number}"), gpu.intruder));
-        }
-        agents
-    }
-
-    /// What an agent did last, oldest first: when, and what.
-    pub fn events_of(&self, agent: AgentId) -> Vec<(u64, String)> {
-        let events = self.memory.events(agent);
-        events.into_iter().map(|(time, event)| (time, self.describe(event))).collect()
-    }
-
-    /// The same of all agents that did anything, as text.
-    pub fn last_events(&self) -> String {
-        let mut text = String::new();
-        for (name, agent) in self.agents() {
-            let events = self.events_of(agent);
-            if !events.is_empty() {
-                let _ = writeln!(text, "  {name}");
-            }
-            let skipped = events.len().saturating_sub(EVENTS_SHOWN);
-            for (time, event) in &events[skipped..] {
-                let _ = writeln!(text, "    {time:>9} {event}");
-            }
-        }
-        text
-    }
-
-    fn describe(&self, event: Event) -> String {
-        let place = |address: u64| match self.memory.name_of(address) {
-            Some((name, offset)) => format!("{name}+{offset:#x}"),
-            None => format!("{address:#x}"),
-        };
-        let how = |strength: hwsim_ptx::memory::Strength| {
-            format!("{:?}.{:?}", strength.order, strength.scope).to_lowercase()
-        };
-        match event {
-            Event::Read { address, value, strength, age } => {
-                let stale = if age == 0 { String::new() } else { format!(", {age} newer") };
-                format!("read {value:#x} at {} ({}{stale})", place(address), how(strength))
-            }
-            Event::Write { address, value, strength } => {
-                format!("wrote {value:#x} at {} ({})", place(address), how(strength))
-            }
-            Event::Atomic { address, old, new, strength } => {
-                format!("{old:#x} -> {new:#x} at {} ({})", place(address), how(strength))
-            }
-            Event::Fence(strength) => format!("fence ({})", how(strength)),
-            Event::Barrier(id) => format!("passed barrier {id}"),
-        }
     }
 }

@@ -47,9 +47,8 @@ fn every_mutant_is_noticed_or_has_a_reason() {
         for (mutant, [site, change, verdict]) in mutants.iter().zip(&rows) {
             let fine = match seed_of(verdict) {
                 Some((scenario, seed)) => notices(mutant, scenario, seed),
-                None if verdict.starts_with("copy: ") => {
-                    let site = verdict.trim_start_matches("copy: in leave_record, as ");
-                    let site = site.trim_start_matches("copy: as ");
+                None if verdict.starts_with("copy: ") || verdict.starts_with("rare: ") => {
+                    let site = verdict.split_once("as ").map_or("", |(_, site)| site);
                     let twin = rows.iter().find(|[it, of, _]| *it == site && of == change);
                     let is_noticed = twin.is_some_and(|[.., verdict]| seed_of(verdict).is_some());
                     is_noticed && is_copy(mutant, verdict, &mutants)

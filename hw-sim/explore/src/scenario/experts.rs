@@ -1,26 +1,29 @@
 //! Expert parallelism (R16): ranks dispatch tokens and combine results in several steps, which no
 //! barrier between ranks holds together. Some pairs of ranks reach each other by stores, others by
-//! engines; on two nodes of two, rows may be relayed.
+//! engines; on two nodes of two, rows may be relayed. A communicator may have two groups, for two
+//! batches: each runs on a stream of its own, and they share ring, claim word and record.
 
 use hwsim_ptx::weak::WeakMemory;
 use ringdove::experts::reference::Routing;
 use ringdove::experts::{Config, Layout, Mode, OnLoss, Placement, Spread, Surplus};
+use ringdove_kernels::descriptor::ROUTE_MAX;
 use ringdove_kernels::element::DataType;
-use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall};
+use ringdove_kernels::experts::ExpertsFaultCode;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Kernels, Options};
+use super::{Kernels, NO_SUCH_PORT, Options};
 use crate::engine::{Manner, Route};
+use crate::fault::Fault;
 use crate::rank::{NEVER_NS, Rank};
 use crate::world::World;
 
 /// Lanes of a group: of dispatches, and of combines.
 const LANES: u32 = 2;
 /// An index that no expert has.
-pub(super) const NO_EXPERT: i64 = 4097;
+const NO_EXPERT: i64 = 4097;
 
 /// For how long ranks are awaited after an abort, where waits do not expire.
 const GRACE_NS: u64 = 1 << 7;
@@ -46,6 +49,10 @@ pub struct Shape {
     pub faulty_step: u32,
     /// That rank.
     pub faulty_rank: u32,
+    /// The routing has several faults of several kinds, not one bad index.
+    pub has_many_faults: bool,
+    /// Groups of the communicator, each for a batch of its own; 0 counts as 1.
+    pub batches: u32,
 }
 
 impl fmt::Display for Shape {
@@ -61,6 +68,8 @@ impl fmt::Display for Shape {
             (self.goes_on, "goes on without ranks"),
             (self.overlaps, "steps overlap"),
             (self.routes_again, "routes again"),
+            (self.batches > 1, "two batches"),
+            (self.faulty_step > 0 && self.has_many_faults, "faults of all kinds"),
         ] {
             if is {
                 write!(f, ", {what}")?;
@@ -94,6 +103,20 @@ impl Shape {
             routes_again: random.u32(0..4) == 0,
             faulty_step: if random.u32(0..5) == 0 { random.u32(1..=3) } else { 0 },
             faulty_rank: random.u32(0..ranks),
+            has_many_faults: false,
+            batches: 1,
+        }
+    }
+
+    /// Makes it one of two batches, perhaps relayed.
+    pub fn double(&mut self, random: &mut fastrand::Rng) {
+        self.batches = 2;
+        self.has_many_faults = random.bool();
+        match random.u32(0..3) {
+            0 => self.relay(),
+            // Engines share a ring.
+            1 => self.node_ranks = 1,
+            _ => {}
         }
     }
 
@@ -125,7 +148,7 @@ pub(super) struct Step {
     pub choices: u64,
     pub choice_weights: u64,
     /// What the experts make of them.
-    results: u64,
+    pub results: u64,
     /// Combined tokens, sums of weights, and marks.
     pub combined: u64,
     pub sums: u64,
@@ -140,10 +163,12 @@ pub(super) struct Run<'a> {
     pub ranks: Vec<Rank>,
     pub config: Config,
     pub layout: Layout,
-    /// The group's memory on each rank.
-    pub groups: Vec<u64>,
-    /// By step, then rank.
+    /// The memory of groups, by batch, then rank.
+    pub groups: Vec<Vec<u64>>,
+    /// By step, then rank. The steps of the second batch stand behind those of the first.
     pub steps: Vec<Vec<Step>>,
+    /// Streams by batch, then rank.
+    pub streams: Vec<Vec<u32>>,
 }
 
 impl<'a> Run<'a> {
@@ -169,14 +194,15 @@ impl<'a> Run<'a> {
         let spread = Spread { ranks, blocks: ranks, node_ranks, by_stores: node_ranks == 0 };
         let layout = Layout::new(&config, spread).expect("a small group");
         let world = World::new(memory, options.seed.rotate_left(32) ^ 0x6578_7065);
+        // Two batches get by with a ring of one slot, which laps often.
+        let least = if options.shape.batches > 1 { 0 } else { 1 };
+        let ring_log2 = options.ring_log2.max(least);
         let ranks = (0..ranks)
-            .map(|rank| {
-                Rank::new(memory, rank, ranks, options.ring_log2.max(1), options.timeout_ns)
-            })
+            .map(|rank| Rank::new(memory, rank, ranks, ring_log2, options.timeout_ns))
             .collect();
         let memory = Rc::clone(memory);
-        let (groups, steps) = Default::default();
-        Self { memory, options, world, ranks, config, layout, groups, steps }
+        let (groups, steps, streams) = Default::default();
+        Self { memory, options, world, ranks, config, layout, groups, steps, streams }
     }
 
     /// Do stores of one rank reach the other?
@@ -191,32 +217,56 @@ impl<'a> Run<'a> {
             self.world.add_fault(*fault);
         }
         self.world.reports_ends = false;
-        let count = self.ranks.len();
+        let (count, batches) = (self.ranks.len(), self.batches());
         let bytes = self.layout.window_bytes();
-        let windows: Vec<u64> =
-            self.ranks.iter().map(|rank| rank.allocate("window", bytes)).collect();
+        let windows: Vec<Vec<u64>> = (0..batches)
+            .map(|_| self.ranks.iter().map(|rank| rank.allocate("window", bytes)).collect())
+            .collect();
         let manner = Manner { mutant: self.options.host, ..Manner::default() };
-        let tables = self.add_ports();
+        let mut tables: Vec<_> = (0..batches).map(|batch| self.add_ports(batch)).collect();
         let routes: Vec<_> = (0..count).map(|rank| self.routes(rank, &windows)).collect();
+        self.break_ports(&mut tables);
         let abort_words: Vec<u64> = self.ranks.iter().map(|rank| rank.communicator.abort).collect();
-        for (rank, (table, routes)) in tables.into_iter().zip(routes).enumerate() {
+        for (rank, routes) in routes.iter().enumerate() {
             self.ranks[rank].publish();
-            let handle = self.make_handle(rank, &windows, &table);
-            let group = self.ranks[rank].allocate("group", self.layout.group_bytes());
-            let placement = Placement::even(count as u32);
-            self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
-            self.groups.push(group);
-            self.world.add_rank(&self.ranks[rank], None, &routes, manner, &abort_words);
+            self.world.add_rank(&self.ranks[rank], None, routes, manner, &abort_words);
+        }
+        for (windows, tables) in windows.iter().zip(&tables) {
+            let groups = tables.iter().enumerate().map(|(rank, table)| {
+                let handle = self.make_handle(rank, windows, table);
+                let group = self.ranks[rank].allocate("group", self.layout.group_bytes());
+                let placement = Placement::even(count as u32);
+                self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
+                group
+            });
+            let groups = groups.collect();
+            self.groups.push(groups);
+        }
+        self.streams.push((0..count as u32).collect());
+        for _ in 1..batches {
+            let streams = (0..count).map(|rank| self.world.add_stream(rank)).collect();
+            self.streams.push(streams);
         }
         self.draw_steps();
-        for rank in 0..count {
-            self.launch_all(rank, kernels);
+        for batch in 0..batches {
+            (0..count).for_each(|rank| self.launch_all(batch, rank, kernels));
         }
+    }
+
+    /// Groups of the communicator.
+    pub fn batches(&self) -> usize {
+        self.options.shape.batches.max(1) as usize
+    }
+
+    /// The batch that a step is of, and which of its steps.
+    pub fn place_of(&self, number: usize) -> (usize, usize) {
+        let steps = self.options.launches as usize;
+        (number / steps, number % steps)
     }
 
     /// Ports of lanes between ranks that do not reach each other: to send, then to receive. Gives
     /// each rank's table.
-    fn add_ports(&mut self) -> Vec<Vec<LanePorts>> {
+    fn add_ports(&mut self, batch: usize) -> Vec<Vec<LanePorts>> {
         let count = self.ranks.len();
         let mut tables = Vec::new();
         for rank in 0..count {
@@ -229,7 +279,7 @@ impl<'a> Run<'a> {
                         table.push(LanePorts { send: NO_PORT, receive: NO_PORT });
                         continue;
                     }
-                    table.push(it.add_lane(peer, lane));
+                    table.push(it.add_lane(peer, batch as u32 * LANES + lane));
                 }
             }
             tables.push(table);
@@ -237,16 +287,44 @@ impl<'a> Run<'a> {
         tables
     }
 
+    /// What a bad op is here: a lane to another node leads to a port that there is none, or the
+    /// port has a route that there is none, or a signal is missing. Kernels have to refuse it.
+    fn break_ports(&mut self, tables: &mut [Vec<Vec<LanePorts>>]) {
+        for fault in &self.options.faults {
+            let Fault::BadOp { rank, block, op } = *fault else { continue };
+            let batch = block as usize % tables.len();
+            let table = tables[batch][rank as usize].iter_mut();
+            let mut far: Vec<_> = table.filter(|ports| ports.send != NO_PORT).collect();
+            if far.is_empty() {
+                continue;
+            }
+            let at = (op / 5) as usize % far.len();
+            let (send, receive) = (far[at].send as usize, far[at].receive as usize);
+            let ports = &mut self.ranks[rank as usize].ports;
+            match op % 5 {
+                0 => far[at].send = NO_SUCH_PORT,
+                1 => far[at].receive = NO_SUCH_PORT,
+                2 => ports[send].route_index = ROUTE_MAX + 1,
+                3 => ports[receive].signal = 0,
+                _ => ports[send].completion = 0,
+            }
+        }
+    }
+
     /// One route for each send port, in their order.
-    fn routes(&self, rank: usize, windows: &[u64]) -> Vec<Route> {
-        let sends = self.ranks[rank].ports.iter().step_by(2).enumerate();
+    fn routes(&self, rank: usize, windows: &[Vec<u64>]) -> Vec<Route> {
+        let sends = self.ranks[rank].ports.iter().step_by(2);
         sends
+            .clone()
+            .enumerate()
             .map(|(number, port)| {
                 let peer = port.peer as usize;
                 // The peer's lanes to this rank, in the same order.
                 let back = self.ranks[peer].ports.iter().skip(1).step_by(2);
                 let mut back = back.filter(|port| port.peer as usize == rank);
-                let receive = back.nth(number % LANES as usize).expect("a pair has as many");
+                let earlier = sends.clone().take(number).filter(|it| it.peer == port.peer).count();
+                let receive = back.nth(earlier).expect("a pair has as many");
+                let windows = &windows[earlier / LANES as usize];
                 Route {
                     lane: number,
                     peer,
@@ -285,11 +363,12 @@ impl<'a> Run<'a> {
 
     fn draw_steps(&mut self) {
         let mut random = fastrand::Rng::with_seed(self.options.seed ^ 0x746f_6b65);
-        for number in 0..self.options.launches as usize {
+        for number in 0..self.batches() * self.options.launches as usize {
+            let again = self.options.shape.routes_again && self.place_of(number).1 > 0;
             let drawn = (0..self.ranks.len())
                 .map(|rank| {
                     let mut drawn = self.draw_routing(&mut random);
-                    if self.options.shape.routes_again && number > 0 {
+                    if again {
                         let earlier: &Step = &self.steps[number - 1][rank];
                         drawn = (earlier.indices.clone(), earlier.weights.clone());
                     }
@@ -306,7 +385,9 @@ impl<'a> Run<'a> {
     /// Indices and weights of a rank's tokens.
     fn draw_routing(&self, random: &mut fastrand::Rng) -> (Vec<i64>, Vec<f32>) {
         let Config { experts, top_k, tokens_max, .. } = self.config;
-        let tokens = random.u32(0..=tokens_max);
+        // More than a warp's lanes, where that is what the run is about.
+        let least = if tokens_max > 32 { 33 } else { 0 };
+        let tokens = random.u32(least..=tokens_max);
         let mut indices = Vec::new();
         for _ in 0..tokens {
             let mut all: Vec<i64> = (0..i64::from(experts)).collect();
@@ -369,12 +450,12 @@ impl<'a> Run<'a> {
 
     /// An element of a token: no two are alike, and none is zero.
     pub fn token(step: usize, rank: usize, token: usize, at: usize) -> f32 {
-        (((step * 8 + rank) * 32 + token) * 64 + at + 1) as f32
+        (((step * 8 + rank) * 64 + token) * 64 + at + 1) as f32
     }
 
     /// An element of what the experts of a rank make of a row.
     pub fn result(step: usize, rank: usize, place: usize, at: usize) -> f32 {
-        (((step * 8 + rank) * 64 + place) * 16 + at % 16 + 1) as f32
+        (((step * 8 + rank) * 512 + place) * 16 + at % 16 + 1) as f32
     }
 
     /// Do experts give rows back as they are? Where ranks are given up, nobody knows before where
@@ -386,9 +467,64 @@ impl<'a> Run<'a> {
     /// Is the routing of a rank in a step bad?
     pub fn is_faulty(&self, number: usize, rank: usize) -> bool {
         let Shape { faulty_step, faulty_rank, .. } = self.options.shape;
-        number + 1 == faulty_step as usize
+        self.place_of(number).1 + 1 == faulty_step as usize
             && rank == faulty_rank as usize
             && !self.steps[number][rank].indices.is_empty()
+    }
+
+    /// Indices and weights of a rank in a step, as its kernels get them.
+    pub fn given(&self, number: usize, rank: usize) -> (Vec<i64>, Vec<f32>) {
+        let step = &self.steps[number][rank];
+        let (mut indices, mut weights) = (step.indices.clone(), step.weights.clone());
+        if !self.is_faulty(number, rank) {
+            return (indices, weights);
+        }
+        if !self.options.shape.has_many_faults {
+            let count = indices.len();
+            indices[self.options.seed as usize % count] = NO_EXPERT;
+            return (indices, weights);
+        }
+        // Tokens of all blocks may have some, and the first one counts.
+        let mut random = fastrand::Rng::with_seed(self.options.seed ^ 0x6661_756c);
+        let top_k = self.config.top_k as usize;
+        for _ in 0..random.u32(1..=6) {
+            let first = if random.bool() { 0 } else { indices.len().saturating_sub(12) };
+            let at = random.usize(first..indices.len());
+            match random.u32(0..3) {
+                0 if !at.is_multiple_of(top_k) => indices[at] = indices[at - 1],
+                1 => weights[at] = f32::NAN,
+                _ => indices[at] = NO_EXPERT,
+            }
+        }
+        if self.first_fault(&indices, &weights).is_none() {
+            indices[0] = NO_EXPERT;
+        }
+        (indices, weights)
+    }
+
+    /// The first fault of a routing: where it is by token and choice, the value, and what is wrong.
+    pub fn first_fault(
+        &self,
+        indices: &[i64],
+        weights: &[f32],
+    ) -> Option<([usize; 2], i64, ExpertsFaultCode)> {
+        let top_k = self.config.top_k as usize;
+        for (token, choices) in indices.chunks(top_k).enumerate() {
+            for (choice, index) in choices.iter().enumerate() {
+                let weight = weights[token * top_k + choice];
+                let at = [token, choice];
+                if *index < -1 || *index >= i64::from(self.config.experts) {
+                    return Some((at, *index, ExpertsFaultCode::Index));
+                }
+                if *index >= 0 && choices[..choice].contains(index) {
+                    return Some((at, *index, ExpertsFaultCode::Repeated));
+                }
+                if weight.is_nan() {
+                    return Some((at, weight.to_bits().into(), ExpertsFaultCode::Weight));
+                }
+            }
+        }
+        None
     }
 
     /// Indices and weights of all ranks in a step, as they count.
@@ -410,129 +546,5 @@ impl<'a> Run<'a> {
     ) -> Routing<'r> {
         let routing = Routing::new(&self.config, indices, weights);
         Routing { node_ranks: self.layout.node_ranks() as usize, ..routing }
-    }
-
-    /// Queues all launches of a rank, as `ringdove::experts` does.
-    fn launch_all(&mut self, rank: usize, kernels: &Kernels) {
-        let count = self.steps.len();
-        let handles: Vec<u64> = (0..2)
-            .map(|_| self.ranks[rank].allocate("experts' handle", self.layout.handle_bytes()))
-            .collect();
-        let again = self.options.shape.routes_again;
-        let handle = |number: usize| if again { handles[0] } else { handles[number % 2] };
-        let overlaps = self.options.shape.overlaps && !again;
-        self.launch_send(rank, 0, handle(0), kernels);
-        for number in 0..count {
-            self.launch_receive(rank, number, handle(number), kernels);
-            self.launch_return(rank, number, handle(number), kernels);
-            if overlaps && number + 1 < count {
-                self.launch_send(rank, number + 1, handle(number + 1), kernels);
-            }
-            self.launch_combine(rank, number, handle(number), kernels);
-            if !overlaps && number + 1 < count {
-                self.launch_send(rank, number + 1, handle(number + 1), kernels);
-            }
-        }
-    }
-
-    fn launch(
-        &mut self,
-        rank: usize,
-        entry: &str,
-        blocks: u32,
-        call: &ExpertsCall,
-        kernels: &Kernels,
-    ) {
-        let call = ExpertsCall { group: self.groups[rank], ..*call };
-        let params = bytemuck::bytes_of(&call).to_vec();
-        let shape = (blocks, self.options.threads);
-        self.world.launch(rank as u32, kernels.of_experts(entry), shape, params);
-    }
-
-    fn launch_send(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let is_bad = self.is_faulty(number, rank);
-        let step = &self.steps[number][rank];
-        let is_wide = self.options.seed.is_multiple_of(2);
-        let mut indices = step.indices.clone();
-        if is_bad {
-            let count = indices.len();
-            indices[self.options.seed as usize % count] = NO_EXPERT;
-        }
-        let it = &self.ranks[rank];
-        let bytes: Vec<u8> = match is_wide {
-            true => bytemuck::cast_slice(&indices).to_vec(),
-            false => indices.iter().flat_map(|index| (*index as i32).to_le_bytes()).collect(),
-        };
-        let address = it.allocate(&format!("indices of step {number}"), bytes.len().max(8) as u64);
-        it.set(address, &bytes);
-        let bytes: &[u8] = bytemuck::cast_slice(&step.weights);
-        let weights = it.allocate(&format!("weights of step {number}"), bytes.len().max(8) as u64);
-        it.set(weights, bytes);
-        let call = ExpertsCall {
-            routing: self.layout.routing(handle),
-            input: step.input,
-            indices: address,
-            weights,
-            tokens: step.indices.len() as u32 / self.config.top_k,
-            flags: if is_wide { EXPERTS_WIDE_INDICES } else { 0 } | EXPERTS_WEIGHTS,
-            ..ExpertsCall::default()
-        };
-        let blocks = self.options.blocks;
-        if !(self.options.shape.routes_again && number > 0) {
-            self.launch(rank, "experts_route", blocks, &call, kernels);
-        }
-        self.launch(rank, "experts_send", blocks, &call, kernels);
-    }
-
-    fn launch_receive(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let step = &self.steps[number][rank];
-        let is_throughput = self.options.shape.is_throughput;
-        let call = ExpertsCall {
-            routing: self.layout.routing(handle),
-            output: step.output,
-            output_counts: step.counts,
-            output_sources: step.sources,
-            output_indices: if is_throughput { step.choices } else { 0 },
-            output_weights: if is_throughput { step.choice_weights } else { 0 },
-            ..ExpertsCall::default()
-        };
-        let blocks = self.options.blocks;
-        if self.layout.node_ranks() > 0 {
-            self.launch(rank, "experts_await_relayed", 1, &call, kernels);
-            self.launch(rank, "experts_relay", blocks, &call, kernels);
-        }
-        self.launch(rank, "experts_await", 1, &call, kernels);
-        self.launch(rank, "experts_receive", blocks, &call, kernels);
-    }
-
-    fn launch_return(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let step = &self.steps[number][rank];
-        let call = ExpertsCall {
-            routing: self.layout.routing(handle),
-            input: if self.passes_on() { step.output } else { step.results },
-            weights: if self.options.shape.is_throughput { step.choice_weights } else { 0 },
-            ..ExpertsCall::default()
-        };
-        self.launch(rank, "experts_return", self.options.blocks, &call, kernels);
-    }
-
-    fn launch_combine(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let step = &self.steps[number][rank];
-        let Shape { is_throughput, goes_on, .. } = self.options.shape;
-        let call = ExpertsCall {
-            routing: self.layout.routing(handle),
-            output: step.combined,
-            output_weights: if is_throughput { step.sums } else { 0 },
-            output_missing: if goes_on { step.missing } else { 0 },
-            tokens: step.indices.len() as u32 / self.config.top_k,
-            ..ExpertsCall::default()
-        };
-        let blocks = self.options.blocks;
-        if self.layout.node_ranks() > 0 {
-            self.launch(rank, "experts_await_gathered", 1, &call, kernels);
-            self.launch(rank, "experts_gather", blocks, &call, kernels);
-        }
-        self.launch(rank, "experts_await_returns", 1, &call, kernels);
-        self.launch(rank, "experts_combine", blocks, &call, kernels);
     }
 }

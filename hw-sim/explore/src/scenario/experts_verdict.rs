@@ -2,12 +2,13 @@
 //! rank stopped, nothing wrong, true records, and marks on what is missing.
 
 use ringdove::experts::reference::{self, Row};
-use ringdove_kernels::experts::{ExpertsFault, ExpertsFaultCode, ExpertsRow, ExpertsState};
-use ringdove_kernels::launch::{WaitKind, WaitRecord};
+use ringdove_kernels::experts::{ExpertsFault, ExpertsRow, ExpertsState};
+use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 use std::mem::offset_of;
 
-use super::experts::{NO_EXPERT, Run};
+use super::experts::Run;
 use super::verdict::{ABORTED, EXPIRED, NONE};
+use crate::fault::{Fault, STRAY};
 use crate::host::Host;
 use crate::rank::NEVER_NS;
 
@@ -24,8 +25,11 @@ impl Run<'_> {
     /// Is everything as it should be?
     pub fn check(&self) -> Result<(), String> {
         for rank in 0..self.ranks.len() {
-            let check = |record: &WaitRecord| self.check_experts_record(rank, record);
-            self.ranks[rank].checked_record(rank, check)?;
+            if !self.ranks[rank].is_claimed_twice() {
+                let check = |record: &WaitRecord| self.check_experts_record(rank, record);
+                let record = self.ranks[rank].checked_record(rank, check)?;
+                self.world.hosts[rank].must_have_seen(rank, &record)?;
+            }
             self.check_rank(rank).map_err(|reason| format!("rank {rank}: {reason}"))?;
         }
         Ok(())
@@ -33,6 +37,10 @@ impl Run<'_> {
 
     fn check_rank(&self, rank: usize) -> Result<(), String> {
         let has_faults = !self.options.is_undisturbed();
+        // Kernels that ended without a record have waited for all that there is.
+        let it = &self.ranks[rank];
+        let is_silent = it.record().state == 0 && !self.world.is_stopped(rank);
+        let may = if is_silent { May::BeRight } else { May::BeMissing };
         for number in 0..self.steps.len() {
             let in_step = |reason: String| format!("step {number}: {reason}");
             let combined = match (has_faults, self.options.shape.goes_on) {
@@ -42,18 +50,19 @@ impl Run<'_> {
                     self.check_combined(number, rank, May::BeRight)
                 }
                 (true, false) => {
-                    self.check_received(number, rank, May::BeMissing).map_err(in_step)?;
-                    self.check_combined(number, rank, May::BeMissing)
+                    self.check_received(number, rank, may).map_err(in_step)?;
+                    self.check_combined(number, rank, may)
                 }
             };
             combined.map_err(in_step)?;
         }
-        if has_faults { Ok(()) } else { self.check_told(rank) }
+        let mut batches = 0..if has_faults { 0 } else { self.batches() };
+        batches.try_for_each(|batch| self.check_told(batch, rank))
     }
 
     /// Every rank knows of a fault in a routing.
-    fn check_told(&self, rank: usize) -> Result<(), String> {
-        let place = self.groups[rank] + self.layout.state_offset();
+    fn check_told(&self, batch: usize, rank: usize) -> Result<(), String> {
+        let place = self.groups[batch][rank] + self.layout.state_offset();
         let place = place + offset_of!(ExpertsState, fault) as u64;
         let mut bytes = [0; size_of::<ExpertsFault>()];
         self.memory.get(place, &mut bytes).expect("the state was allocated");
@@ -61,15 +70,17 @@ impl Run<'_> {
         let mut expected = ExpertsFault::default();
         for number in 0..self.steps.len() {
             let faulty = (0..self.ranks.len()).find(|rank| self.is_faulty(number, *rank));
-            let Some(faulty) = faulty else { continue };
-            let choices = self.steps[number][faulty].indices.len();
-            let choice = self.options.seed as usize % choices;
-            let top_k = self.config.top_k as usize;
+            let Some(faulty) = faulty.filter(|_| self.place_of(number).0 == batch) else {
+                continue;
+            };
+            let (indices, weights) = self.given(number, faulty);
+            let first = self.first_fault(&indices, &weights);
+            let ([token, choice], value, code) = first.expect("it was made so");
             expected = ExpertsFault {
-                step: number as u64,
-                place: (choice / top_k * 16 + choice % top_k) as u64,
-                value: NO_EXPERT,
-                code: ExpertsFaultCode::Index as u32,
+                step: self.place_of(number).1 as u64,
+                place: (token * 16 + choice) as u64,
+                value,
+                code: code as u32,
                 rank: faulty as u32,
             };
         }
@@ -195,15 +206,13 @@ impl Run<'_> {
             self.steps[number].iter().map(|step| step.weights.clone()).collect::<Vec<_>>(),
         );
         let routing = self.reference(&given);
+        let (given_indices, _) = self.given(number, rank);
         let marks = self.words(step.missing, routing.tokens(rank));
         for (token, mark) in marks.into_iter().enumerate() {
             let mark = u32::from_le_bytes(mark);
-            let choices = &step.indices[token * top_k..][..top_k];
-            // The bad index counts as a choice.
-            let bad = self.options.seed as usize % step.indices.len();
-            let is_bad = |choice| self.is_faulty(number, rank) && token * top_k + choice == bad;
-            let all = choices.iter().enumerate();
-            let all = all.filter(|(choice, index)| **index >= 0 || is_bad(*choice));
+            // Of a bad routing, bad indices count as choices.
+            let choices = &given_indices[token * top_k..][..top_k];
+            let all = choices.iter().enumerate().filter(|(_, index)| **index >= 0);
             let all: u32 = all.map(|(choice, _)| 1 << choice).sum();
             if mark & !all != 0 || self.is_faulty(number, rank) && mark != all {
                 return Err(format!("token {token} has the mark {mark:#b}"));
@@ -229,6 +238,24 @@ impl Run<'_> {
             return Err("there is no such step");
         }
         let kind = WaitKind::from_code(record.kind);
+        let strikes = |is: fn(&Fault) -> bool| {
+            self.options.faults.iter().any(|it| it.rank() as usize == rank && is(it))
+        };
+        if kind == Some(WaitKind::StrayClaim) {
+            let is_struck = strikes(|it| matches!(it, Fault::StrayClaim { .. }));
+            let is_told = record.state == EXPIRED && record.seen == u64::from(STRAY);
+            return if is_struck && is_told { Ok(()) } else { Err("nobody wrote the claim word") };
+        }
+        if kind == Some(WaitKind::BadCall) {
+            let is_struck = strikes(|it| matches!(it, Fault::BadOp { .. }));
+            let fault = PlanFault::from_code(record.position);
+            let is_known = matches!(
+                fault,
+                Some(PlanFault::PortNumber | PlanFault::Route | PlanFault::NoSignal)
+            );
+            let is_told = record.state == EXPIRED && is_known;
+            return if is_struck && is_told { Ok(()) } else { Err("its ports are good") };
+        }
         let is_ring_space = kind == Some(WaitKind::RingSpace);
         let is_wait = matches!(kind, Some(WaitKind::Arrival | WaitKind::Completion));
         if !is_wait && !is_ring_space {

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod experts;
+mod experts_launches;
 mod experts_verdict;
 mod grants;
 mod kernels;
@@ -24,7 +25,7 @@ use std::rc::Rc;
 use crate::engine::{Engine, Manner, Route, device_engines};
 use crate::fault::Fault;
 use crate::members;
-use crate::rank::{Program, Rank, encode};
+use crate::rank::{NEVER_NS, Program, Rank, encode};
 use crate::world::{Stats, World};
 
 pub use experts::Shape;
@@ -35,7 +36,8 @@ pub use plan_shape::Shape as PlanShape;
 pub use shrink::shrink;
 
 /// Turns of a run. The longest of hundreds that ended well needed 149,479, for waits of many lanes
-/// that expired one after the other.
+/// that expired one after the other. Of experts, whose waits do not expire, 150 seeds of each
+/// scenario needed up to 48,239.
 const TURNS_MAX: u64 = 400_000;
 /// The same of a run of many blocks. A seed whose waits expired one after the other did not end in
 /// half of it.
@@ -76,6 +78,10 @@ pub enum Scenario {
     Relays,
     /// As `Experts`, and a GPU or an engine stops, or a host aborts.
     ExpertsFaults,
+    /// Two groups of experts of one communicator, each on a stream of its own.
+    Batches,
+    /// The same, and something goes wrong, as in `ExpertsFaults`, `Refusal`, `Stray` and `Expiry`.
+    BatchesFaults,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
@@ -179,7 +185,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 34] = [
+    pub const ALL: [(&'static str, Self); 36] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -195,6 +201,8 @@ impl Scenario {
         ("experts", Self::Experts),
         ("relays", Self::Relays),
         ("experts-faults", Self::ExpertsFaults),
+        ("batches", Self::Batches),
+        ("batches-faults", Self::BatchesFaults),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
         ("clock", Self::Clock),
@@ -217,7 +225,7 @@ impl Scenario {
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 32] = [
+    pub const DRAWN: [Self; 34] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -250,6 +258,8 @@ impl Scenario {
         Self::Lossy,
         Self::Words,
         Self::SeveralFaults,
+        Self::Batches,
+        Self::BatchesFaults,
     ];
 
     /// Its name.
@@ -270,7 +280,11 @@ impl Scenario {
             Self::LowLatency => Some(Traffic::LowLatency),
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
-            Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
+            Self::Experts
+            | Self::Relays
+            | Self::ExpertsFaults
+            | Self::Batches
+            | Self::BatchesFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
             Self::Words => Some(Traffic::Words),
@@ -364,6 +378,7 @@ fn perform(
         return (outcome, World::new(&memory, options.seed));
     }
     let turns_max = match (options.scenario, options.traffic) {
+        (_, Traffic::Experts) if options.timeout_ns == NEVER_NS => TURNS_MAX,
         (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives | Traffic::Groups) => {
             TURNS_MAX_OF_MANY
         }

@@ -1,5 +1,7 @@
 //! What a seed draws before a run.
 
+mod strikes;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,9 +10,6 @@ use crate::engine::{DeviceShape, HostMutant};
 use crate::fault::Fault;
 use crate::members::{Shape as MembersShape, Strike as MembersStrike};
 use crate::rank::NEVER_NS;
-
-/// Turns within which most runs end: faults strike at powers of two below.
-const STRIKE_LOG2_MAX: u32 = 13;
 
 /// All that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,6 +279,15 @@ impl Options {
                 options.lose_rank(options.shape.ranks, &mut random);
                 scenario
             }
+            Scenario::Batches => {
+                options.bring_batches(&mut random);
+                scenario
+            }
+            Scenario::BatchesFaults => {
+                options.bring_batches(&mut random);
+                options.lose_batch(&mut random);
+                scenario
+            }
             Scenario::CollectivesFaults => {
                 options.lose_rank(options.collective.ranks, &mut random);
                 // Each of many lanes may have to wait so long, one after the other.
@@ -451,144 +459,25 @@ impl Options {
         self.bytes = 16 * random.u32(1..=3);
     }
 
-    /// One of several ranks stops, is slow, or aborts.
-    fn lose_rank(&mut self, ranks: u32, random: &mut fastrand::Rng) {
-        let rank = random.u32(0..ranks);
-        let expires = random.u32(0..4) != 0;
-        match random.u32(0..3) {
-            0 if expires => {}
-            1 => self.faults.push(Fault::EngineStops { rank, turn: strike(random) }),
-            _ => self.faults.push(Fault::GpuStops { rank, turn: strike(random) }),
+    /// Two batches of a step or two; now and then with tokens enough for several warps.
+    fn bring_batches(&mut self, random: &mut fastrand::Rng) {
+        self.shape.double(random);
+        self.launches = random.u32(1..=2);
+        self.messages = random.u32(1..=3);
+        if self.shape.node_ranks == 1 {
+            // Rings lap.
+            self.launches = random.u32(2..=3);
+            self.ring_log2 = random.u32(0..=1);
         }
-        if expires {
-            self.timeout_ns = 1 << random.u32(5..=11);
-        } else {
-            // Without a deadline somebody has to say so.
-            let other = (rank + 1) % ranks;
-            self.faults.push(Fault::Abort { rank: other, turn: strike(random) });
-        }
-    }
-
-    /// A device engine fails, or as above.
-    fn lose_engine(&mut self, random: &mut fastrand::Rng) {
-        let ranks = self.ranks();
-        let rank = random.u32(0..ranks);
-        let most_log2 = random.u32(0..=5);
-        let request = random.u64(0..1 << most_log2);
-        match random.u32(0..3) {
-            0 => self.faults.push(Fault::LinkDown { rank, request }),
-            1 => self.faults.push(Fault::FetchFault { rank, request }),
-            _ => {
-                self.lose_rank(ranks, random);
-                if random.bool() {
-                    self.kill_what_stops();
-                }
-                // Each of many lanes may have to wait so long, one after the other.
-                if self.timeout_ns != NEVER_NS {
-                    self.timeout_ns = 1 << random.u32(4..=7);
-                }
+        if random.u32(0..6) == 0 {
+            (self.launches, self.blocks) = (1, 2);
+            self.messages = random.u32(33..=40);
+            self.bytes = 16;
+            if random.bool() {
+                // Warps of both blocks find faults.
+                self.shape.routes_again = false;
+                (self.shape.faulty_step, self.shape.has_many_faults) = (1, true);
             }
         }
     }
-
-    /// A rank whose GPU stops is killed, host and engine too.
-    fn kill_what_stops(&mut self) {
-        for fault in &mut self.faults {
-            if let Fault::GpuStops { rank, turn } = *fault {
-                *fault = Fault::Killed { rank, turn };
-            }
-        }
-    }
-
-    /// One block refuses its plan. Then the others stop too, even if the host does nothing.
-    fn refuse(&mut self, random: &mut fastrand::Rng) {
-        let (rank, block) = (random.u32(0..2), random.u32(0..self.blocks));
-        match random.u32(0..4) {
-            0 => return self.faults.push(Fault::BadPort { rank, block }),
-            1 => return self.faults.push(Fault::BadOp { rank, block, op: random.u32(0..64) }),
-            _ => {}
-        }
-        self.blocks = self.blocks.max(2);
-        self.faults.push(Fault::BadOp { rank, block, op: 0 });
-        self.faults.push(Fault::NoAlarm { rank });
-        self.leave_alone(rank, random);
-    }
-
-    /// The peer of a rank stops, and perhaps its own engine too.
-    fn leave_alone(&mut self, rank: u32, random: &mut fastrand::Rng) {
-        self.faults.push(Fault::GpuStops { rank: 1 - rank, turn: strike(random) });
-        match random.u32(0..4) {
-            0 => self.faults.push(Fault::EngineStops { rank, turn: strike(random) }),
-            1 => {
-                // All blocks but one find the ring full.
-                self.faults.push(Fault::EngineStops { rank, turn: 0 });
-                self.ring_log2 = 0;
-                self.blocks = self.blocks.max(2);
-            }
-            _ => {}
-        }
-    }
-
-    fn abort(&mut self, random: &mut fastrand::Rng) {
-        let rank = random.u32(0..2);
-        self.faults.push(Fault::Abort { rank, turn: strike(random) });
-        if random.bool() {
-            self.leave_alone(random.u32(0..2), random);
-        }
-    }
-
-    fn expire(&mut self, random: &mut fastrand::Rng) {
-        self.timeout_ns = 1 << random.u32(4..=7);
-        self.leave_alone(random.u32(0..2), random);
-    }
-
-    /// Clocks leap. In half of the runs a rank is killed, and waits have to end.
-    fn leap(&mut self, random: &mut fastrand::Rng) {
-        let ranks = self.ranks();
-        for _ in 0..random.u32(1..=4) {
-            let way = if random.u32(0..4) == 0 { 1 } else { -1 };
-            let by_us = way * (1 << random.u32(0..=20));
-            let rank = random.u32(0..ranks);
-            self.faults.push(Fault::ClockLeaps { rank, turn: strike(random), by_us });
-        }
-        if random.bool() {
-            let rank = random.u32(0..ranks);
-            self.timeout_ns = 1 << random.u32(4..=7);
-            self.faults.push(Fault::Killed { rank, turn: strike(random) });
-        }
-    }
-
-    /// Slots of a ring are overwritten, with what no engine takes for a descriptor. What was rung
-    /// there may be lost, so waits have to end.
-    fn garble(&mut self, random: &mut fastrand::Rng) {
-        self.timeout_ns = 1 << random.u32(4..=7);
-        for _ in 0..random.u32(1..=3) {
-            let rank = random.u32(0..2);
-            self.faults.push(Fault::RingGarbage { rank, turn: strike(random) });
-        }
-    }
-
-    fn stray(&mut self, random: &mut fastrand::Rng) {
-        let rank = random.u32(0..2);
-        let turn = if random.u32(0..4) == 0 { 0 } else { strike(random) };
-        self.faults.push(Fault::StrayClaim { rank, turn });
-        self.faults.push(Fault::NoAlarm { rank });
-        self.leave_alone(rank, random);
-        // The rank fails for another reason too, at about the same time.
-        match random.u32(0..4) {
-            0 => {
-                let block = random.u32(0..self.blocks);
-                self.faults.push(Fault::BadOp { rank, block, op: 0 });
-            }
-            1 => self.faults.push(Fault::Abort { rank, turn: turn + random.u64(0..400) }),
-            2 => self.timeout_ns = 1 << random.u32(2..=6),
-            _ => {}
-        }
-    }
-}
-
-/// A turn: early ones are as likely as late ones.
-fn strike(random: &mut fastrand::Rng) -> u64 {
-    let turn = 1_u64 << random.u32(0..=STRIKE_LOG2_MAX);
-    turn + random.u64(0..turn)
 }

@@ -1,6 +1,6 @@
 //! What must have come of a run: right data where nothing failed, and a true record where it did.
 
-use ringdove_kernels::launch::{PlanFault, RECORD_CLAIMED, WaitKind, WaitRecord};
+use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 use ringdove_kernels::op::{Op, OpCode};
 use ringdove_kernels::port::Port;
 use std::mem::offset_of;
@@ -20,16 +20,12 @@ impl Setup<'_> {
     /// Every number is where it belongs, and what failed says why.
     pub(super) fn check(&self) -> Result<(), String> {
         for rank in 0..2 {
-            if self.is_claimed_twice(rank) {
+            if self.ranks[rank].is_claimed_twice() {
                 continue;
             }
             let check = |record: &WaitRecord| self.check_record(rank, record);
             let record = self.ranks[rank].checked_record(rank, check)?;
-            if let Some(seen) = self.world.hosts[rank].record()
-                && *seen != record
-            {
-                return Err(format!("host {rank} saw {seen:?} in the place of {record:?}"));
-            }
+            self.world.hosts[rank].must_have_seen(rank, &record)?;
             // Words may be waited for without a record.
             let of_user = self.options.traffic == Traffic::User;
             let tells = self.options.is_undisturbed() || !(of_user && self.sends_by_words());
@@ -169,14 +165,6 @@ impl Setup<'_> {
         };
         let is_placed = record.port == NONE && record.peer == NONE;
         if is_true && is_placed { Ok(()) } else { Err("something else is bad") }
-    }
-
-    /// Was the right to the record lost to a stray write, and won a second time? Two threads have
-    /// written it then, as is allowed.
-    fn is_claimed_twice(&self, rank: usize) -> bool {
-        let words = self.memory.values(self.ranks[rank].communicator.record_claim);
-        let words: Vec<u32> = words.into_iter().map(|word| word as u32).collect();
-        words.windows(3).any(|three| three == [RECORD_CLAIMED, STRAY, RECORD_CLAIMED])
     }
 
     /// Does any of these faults strike this rank?

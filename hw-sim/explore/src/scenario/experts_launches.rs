@@ -1,0 +1,133 @@
+//! Launches of a run of experts, as `ringdove::experts` makes them.
+
+use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall};
+
+use super::Kernels;
+use super::experts::{Run, Shape};
+
+impl Run<'_> {
+    /// Queues all launches of a rank, as `ringdove::experts` does.
+    pub(super) fn launch_all(&mut self, batch: usize, rank: usize, kernels: &Kernels) {
+        let count = self.options.launches as usize;
+        let step = |number: usize| batch * count + number;
+        let handles: Vec<u64> = (0..2)
+            .map(|_| self.ranks[rank].allocate("experts' handle", self.layout.handle_bytes()))
+            .collect();
+        let again = self.options.shape.routes_again;
+        let handle = |number: usize| if again { handles[0] } else { handles[number % 2] };
+        let overlaps = self.options.shape.overlaps && !again;
+        self.launch_send(rank, step(0), handle(0), kernels);
+        for number in 0..count {
+            self.launch_receive(rank, step(number), handle(number), kernels);
+            self.launch_return(rank, step(number), handle(number), kernels);
+            if overlaps && number + 1 < count {
+                self.launch_send(rank, step(number + 1), handle(number + 1), kernels);
+            }
+            self.launch_combine(rank, step(number), handle(number), kernels);
+            if !overlaps && number + 1 < count {
+                self.launch_send(rank, step(number + 1), handle(number + 1), kernels);
+            }
+        }
+    }
+
+    fn launch(
+        &mut self,
+        (batch, rank): (usize, usize),
+        entry: &str,
+        blocks: u32,
+        call: &ExpertsCall,
+        kernels: &Kernels,
+    ) {
+        let call = ExpertsCall { group: self.groups[batch][rank], ..*call };
+        let params = bytemuck::bytes_of(&call).to_vec();
+        let shape = (blocks, self.options.threads);
+        let stream = self.streams[batch][rank];
+        self.world.launch(stream, kernels.of_experts(entry), shape, params);
+    }
+
+    fn launch_send(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
+        let at = (self.place_of(number).0, rank);
+        let (indices, weights) = self.given(number, rank);
+        let step = &self.steps[number][rank];
+        let is_wide = self.options.seed.is_multiple_of(2);
+        let it = &self.ranks[rank];
+        let bytes: Vec<u8> = match is_wide {
+            true => bytemuck::cast_slice(&indices).to_vec(),
+            false => indices.iter().flat_map(|index| (*index as i32).to_le_bytes()).collect(),
+        };
+        let address = it.allocate(&format!("indices of step {number}"), bytes.len().max(8) as u64);
+        it.set(address, &bytes);
+        let bytes: &[u8] = bytemuck::cast_slice(&weights);
+        let weights = it.allocate(&format!("weights of step {number}"), bytes.len().max(8) as u64);
+        it.set(weights, bytes);
+        let call = ExpertsCall {
+            routing: self.layout.routing(handle),
+            input: step.input,
+            indices: address,
+            weights,
+            tokens: step.indices.len() as u32 / self.config.top_k,
+            flags: if is_wide { EXPERTS_WIDE_INDICES } else { 0 } | EXPERTS_WEIGHTS,
+            ..ExpertsCall::default()
+        };
+        let blocks = self.options.blocks;
+        if !(self.options.shape.routes_again && self.place_of(number).1 > 0) {
+            self.launch(at, "experts_route", blocks, &call, kernels);
+        }
+        self.launch(at, "experts_send", blocks, &call, kernels);
+    }
+
+    fn launch_receive(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
+        let at = (self.place_of(number).0, rank);
+        let step = &self.steps[number][rank];
+        let is_throughput = self.options.shape.is_throughput;
+        let call = ExpertsCall {
+            routing: self.layout.routing(handle),
+            output: step.output,
+            output_counts: step.counts,
+            output_sources: step.sources,
+            output_indices: if is_throughput { step.choices } else { 0 },
+            output_weights: if is_throughput { step.choice_weights } else { 0 },
+            ..ExpertsCall::default()
+        };
+        let blocks = self.options.blocks;
+        if self.layout.node_ranks() > 0 {
+            self.launch(at, "experts_await_relayed", 1, &call, kernels);
+            self.launch(at, "experts_relay", blocks, &call, kernels);
+        }
+        self.launch(at, "experts_await", 1, &call, kernels);
+        self.launch(at, "experts_receive", blocks, &call, kernels);
+    }
+
+    fn launch_return(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
+        let at = (self.place_of(number).0, rank);
+        let step = &self.steps[number][rank];
+        let call = ExpertsCall {
+            routing: self.layout.routing(handle),
+            input: if self.passes_on() { step.output } else { step.results },
+            weights: if self.options.shape.is_throughput { step.choice_weights } else { 0 },
+            ..ExpertsCall::default()
+        };
+        self.launch(at, "experts_return", self.options.blocks, &call, kernels);
+    }
+
+    fn launch_combine(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
+        let at = (self.place_of(number).0, rank);
+        let step = &self.steps[number][rank];
+        let Shape { is_throughput, goes_on, .. } = self.options.shape;
+        let call = ExpertsCall {
+            routing: self.layout.routing(handle),
+            output: step.combined,
+            output_weights: if is_throughput { step.sums } else { 0 },
+            output_missing: if goes_on { step.missing } else { 0 },
+            tokens: step.indices.len() as u32 / self.config.top_k,
+            ..ExpertsCall::default()
+        };
+        let blocks = self.options.blocks;
+        if self.layout.node_ranks() > 0 {
+            self.launch(at, "experts_await_gathered", 1, &call, kernels);
+            self.launch(at, "experts_gather", blocks, &call, kernels);
+        }
+        self.launch(at, "experts_await_returns", 1, &call, kernels);
+        self.launch(at, "experts_combine", blocks, &call, kernels);
+    }
+}
