@@ -37,8 +37,8 @@ const NO_DATA: &str =
 const COMPLETION: &str = "not shown: behind a completion the source is written again, and no store \
                           passes a load here (load buffering)";
 
-const FIRST_LOOK: &str = "not shown: behind a first look that misses come others, and one that sees \
-     the completion orders the next write of the source alone (load buffering)";
+const FIRST_LOOK: &str = "not shown: behind a first look that misses come others, and one that \
+     sees the completion orders the next write of the source alone (load buffering)";
 
 const EXPERTS: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
