@@ -69,6 +69,8 @@ impl Graph {
     /// [`GraphError`] with file, line and reason, for anything that is not a graph: unknown
     /// operators, types and fields, names that are used twice or not at all, ranks that there are
     /// not, cycles, and shapes that disagree.
+    ///
+    /// [`GraphError`]: super::GraphError
     pub fn read(file: &str, text: &str) -> Result<Self> {
         let source = Source { file, text };
         if text.len() > BYTES_MAX {

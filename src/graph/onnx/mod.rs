@@ -65,6 +65,8 @@ impl Graph {
     /// # Errors
     /// [`GraphError`] with file, node and reason, for anything that is not a model, that has other
     /// operators than those above, or no ranks, and as [`Graph::read`].
+    ///
+    /// [`GraphError`]: super::GraphError
     pub fn read_onnx(file: &str, bytes: Vec<u8>, placement: Option<&Placement>) -> Result<Self> {
         let source = Source { file, text: "" };
         let said = |reason: String| source.error(0, reason);
