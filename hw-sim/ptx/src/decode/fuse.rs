@@ -167,7 +167,7 @@ impl Finder<'_> {
             }
             Op::Alu(..) if *loads > 0 && *stores == 0 => {
                 *pairs += 1;
-                self.combines(record, &mut kept.filled)
+                combines(record, &mut kept.filled)
             }
             Op::Store(access) if *loads > 0 && *stores < ACCESSES_MAX => {
                 *stores += 1;
@@ -185,18 +185,18 @@ impl Finder<'_> {
         kept.defs.extend_from_slice(&record.defs);
         Some(())
     }
+}
 
-    /// Does it replace two of what was filled by one?
-    fn combines(&self, record: &Record, filled: &mut Vec<u32>) -> bool {
-        let is_pair = matches!(record.role, Role::Sum | Role::Pair) && !record.guarded;
-        let ([a, b], [to]) = (&record.uses[..], &record.defs[..]) else { return false };
-        if !is_pair || a == b || !filled.contains(a) || !filled.contains(b) {
-            return false;
-        }
-        filled.retain(|register| register != a && register != b);
-        filled.push(*to);
-        true
+/// Does it replace two of what was filled by one?
+fn combines(record: &Record, filled: &mut Vec<u32>) -> bool {
+    let is_pair = matches!(record.role, Role::Sum | Role::Pair) && !record.guarded;
+    let ([a, b], [to]) = (&record.uses[..], &record.defs[..]) else { return false };
+    if !is_pair || a == b || !filled.contains(a) || !filled.contains(b) {
+        return false;
     }
+    filled.retain(|register| register != a && register != b);
+    filled.push(*to);
+    true
 }
 
 fn private_registers(records: &[Record]) -> Vec<bool> {

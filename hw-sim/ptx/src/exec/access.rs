@@ -208,9 +208,7 @@ impl Warp {
         };
         let done = if space == Space::Global {
             let (memory, cursor) = (context.memory, &mut *context.cursor);
-            if let Some(step) = self.strides.step(access, address) {
-                memory.expect(address.wrapping_add(step), bytes.len());
-            }
+            self.strides.note(memory, access, address, bytes.len());
             memory.read(cursor, address, word, access.strength, bytes).is_ok()
         } else {
             let start = (address & windows::OFFSET) as usize;
@@ -377,9 +375,7 @@ impl Warp {
             };
         if space == Space::Global {
             let (memory, cursor) = (context.memory, &mut *context.cursor);
-            if let Some(step) = self.strides.step(access, address) {
-                memory.expect(address.wrapping_add(step), bytes.len());
-            }
+            self.strides.note(memory, access, address, bytes.len());
             return memory.write(cursor, address, word, access.strength, bytes).is_ok();
         }
         let start = (address & windows::OFFSET) as usize;

@@ -26,8 +26,8 @@ impl Warp {
         let (rows, word, strength) =
             (transit.rows, usize::from(first.element_bytes), first.strength);
         let bytes = rows * size_of::<Row>();
-        self.expect_next(context.memory, &transit.loads, &from, bytes);
-        self.expect_next(context.memory, &transit.stores, &to, bytes);
+        let starts = transit.loads.iter().zip(from).chain(transit.stores.iter().zip(to));
+        starts.for_each(|(access, start)| self.strides.note(context.memory, access, start, bytes));
         let cargo = context.program.cargo as usize;
         let (memory, cursor) = (context.memory, &mut *context.cursor);
         let mut at = 0;
@@ -85,22 +85,6 @@ impl Warp {
             *start = address;
         }
         Some(starts)
-    }
-
-    /// Lets memory know where these accesses may go next.
-    #[inline(always)]
-    fn expect_next<M: Memory>(
-        &mut self,
-        memory: &M,
-        accesses: &[Access],
-        starts: &[u64; ACCESSES_MAX],
-        bytes: usize,
-    ) {
-        for (access, start) in accesses.iter().zip(starts) {
-            if let Some(step) = self.strides.step(access, *start) {
-                memory.expect(start.wrapping_add(step), bytes);
-            }
-        }
     }
 }
 

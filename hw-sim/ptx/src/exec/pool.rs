@@ -4,7 +4,6 @@ use std::sync::Mutex;
 
 use super::program::Program;
 use super::registers::{FULL, LANES, Registers};
-use super::strides::Strides;
 use super::warp::{Fragment, State, Warp};
 use super::watch::Watch;
 use crate::kernel::Launch;
@@ -71,7 +70,7 @@ impl Warp {
             forced: false,
             cluster_generation: 0,
             scratch: Box::default(),
-            strides: Strides::default(),
+            strides: Box::default(),
         }
     }
 
@@ -111,9 +110,7 @@ impl Warp {
         let start = Fragment { pc, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
         self.fragments.clear();
         self.fragments.push(start);
-        if !self.local.is_empty() {
-            self.local.fill(0);
-        }
+        self.local.fill(0);
         self.watch.restart();
         self.forced = false;
     }

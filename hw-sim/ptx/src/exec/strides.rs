@@ -2,6 +2,8 @@
 //! last, in this block or the one before. A processor's own prefetcher loses its way where blocks
 //! and warps take turns in memory.
 
+use crate::memory::Memory;
+
 /// Instructions that are remembered, at most: a power of two.
 const SITES: usize = 64;
 /// The farthest step. What is farther apart is no walk.
@@ -18,10 +20,18 @@ impl Default for Strides {
 }
 
 impl Strides {
-    /// Notes where the instruction that `site` stands for goes now. Gives how far from there it may
-    /// go next, if anybody can tell.
+    /// Notes that the instruction that `site` stands for now accesses `bytes` bytes from `address`
+    /// on, and lets memory know where it may go next.
     #[inline(always)]
-    pub fn step<T>(&mut self, site: &T, address: u64) -> Option<u64> {
+    pub fn note<T, M: Memory>(&mut self, memory: &M, site: &T, address: u64, bytes: usize) {
+        if let Some(step) = self.step(site, address) {
+            memory.expect(address.wrapping_add(step), bytes);
+        }
+    }
+
+    /// How far from `address` the instruction may go next, if anybody can tell.
+    #[inline(always)]
+    fn step<T>(&mut self, site: &T, address: u64) -> Option<u64> {
         let site = std::ptr::from_ref(site).addr();
         // By Fibonacci's hash: places in the heap share their low bits.
         let hash = (site as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -20,7 +20,7 @@ const SLICE: u64 = 8192;
 pub struct Context<'a, M: Memory, C: Clock> {
     /// Global memory.
     pub memory: &'a M,
-    /// This warp's memory of where it accessed last.
+    /// What the warps of the block remember of where they accessed last.
     pub cursor: &'a mut M::Cursor,
     /// Time, and a place to print.
     pub clock: &'a C,
@@ -131,7 +131,7 @@ pub struct Warp {
     /// The generation of the cluster's barrier that it arrived in last.
     pub(super) cluster_generation: u64,
     pub(super) scratch: Box<super::lanes::Scratch>,
-    pub(super) strides: super::strides::Strides,
+    pub(super) strides: Box<super::strides::Strides>,
 }
 
 impl Warp {

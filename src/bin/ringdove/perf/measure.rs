@@ -9,7 +9,6 @@ use super::job::Job;
 use super::pattern::Pattern;
 use super::threads;
 use serde::{Deserialize, Serialize};
-use std::ops::RangeInclusive;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -23,8 +22,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Waits shorter than this yield; longer ones sleep. On virtual GPUs a thread that looks all the
 /// time takes a core from those who compute what it waits for.
 const YIELD_MAX: Duration = Duration::from_micros(20);
-/// The shortest and the longest sleep between two looks.
-const SLEEPS: RangeInclusive<Duration> = Duration::from_micros(10)..=Duration::from_millis(1);
+/// The shortest sleep between two looks.
+const SLEEP_MIN: Duration = Duration::from_micros(10);
+/// The longest one.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// A sleep is this fraction of the time waited so far: the error of a measured time that is longer
 /// than a millisecond stays near one per cent.
 const SLEEP_FRACTION: u32 = 128;
@@ -226,8 +227,7 @@ fn pause(waited: Duration) {
     if waited < YIELD_MAX {
         std::thread::yield_now();
     } else {
-        let (shortest, longest) = (*SLEEPS.start(), *SLEEPS.end());
-        std::thread::sleep((waited / SLEEP_FRACTION).clamp(shortest, longest));
+        std::thread::sleep((waited / SLEEP_FRACTION).clamp(SLEEP_MIN, SLEEP_MAX));
     }
 }
 
