@@ -114,7 +114,7 @@ impl Finder<'_> {
                 self.add(place, &mut kept)?;
             } else if record.uses.is_empty() && self.are_private(record) {
                 kept.constants.push(place);
-            } else if place > start {
+            } else if place > start && !self.replaces_constant(record, &kept) {
                 order.push(place);
             } else {
                 return None;
@@ -153,6 +153,12 @@ impl Finder<'_> {
                 .defs
                 .iter()
                 .any(|register| kept.defs.contains(register) || kept.uses.contains(register))
+    }
+
+    /// Does it compute what a constant of the run was there for? In front it would do so too early.
+    fn replaces_constant(&self, record: &Record, kept: &Kept) -> bool {
+        let mut constants = kept.constants.iter().flat_map(|&place| &self.records[place].defs);
+        constants.any(|register| record.defs.contains(register))
     }
 
     /// Adds an instruction to a run, if it fits there.

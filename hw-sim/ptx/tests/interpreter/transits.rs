@@ -69,6 +69,23 @@ fn guards_hold_for_each_lane() {
     }
 }
 
+/// If this fails, lanes that do not load have something else than what was computed last for them.
+#[test]
+fn what_was_computed_last_stays() {
+    for [first, second] in [
+        ["mov.u64 %d11, 7;", "add.s64 %d11, %o8, 5;"],
+        ["add.s64 %d11, %o8, 5;", "mov.u64 %d11, 7;"],
+        ["mov.u64 %d11, 7;", "mov.u64 %d11, 8;"],
+    ] {
+        let body = format!(
+            "setp.lt.u32 %p1, %r30, 40;\n{first}\nmov.u64 %d12, 9;\n{second}\n\
+             @%p1 ld.global.v2.u64 {{%d11, %d12}}, [%d0];\n#\
+             st.global.v2.u64 [%d0+65536], {{%d11, %d12}};\n"
+        );
+        same(&format!("{first} {second}"), &body);
+    }
+}
+
 /// Kernels at random: what is loaded, how it is combined, what stands among that, and a slip here
 /// and there that forbids to carry them out at once.
 #[test]
