@@ -26,8 +26,11 @@ impl Warp {
         let (rows, word, strength) =
             (transit.rows, usize::from(first.element_bytes), first.strength);
         let bytes = rows * size_of::<Row>();
-        let starts = transit.loads.iter().zip(from).chain(transit.stores.iter().zip(to));
-        starts.for_each(|(access, start)| self.strides.note(context.memory, access, start, bytes));
+        for (accesses, starts) in [(&transit.loads, &from), (&transit.stores, &to)] {
+            for (access, start) in accesses.iter().zip(starts) {
+                self.strides.note(context.memory, access, *start, bytes);
+            }
+        }
         let cargo = context.program.cargo as usize;
         let (memory, cursor) = (context.memory, &mut *context.cursor);
         let mut at = 0;

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::program::Program;
 use super::registers::{FULL, LANES, Registers};
+use super::shared::wipe;
 use super::warp::{Fragment, State, Warp};
 use super::watch::Watch;
 use crate::kernel::Launch;
@@ -110,7 +111,7 @@ impl Warp {
         let start = Fragment { pc, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
         self.fragments.clear();
         self.fragments.push(start);
-        self.local.fill(0);
+        wipe(&mut self.local);
         self.watch.restart();
         self.forced = false;
     }
