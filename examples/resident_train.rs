@@ -1,7 +1,7 @@
 //! The training of `examples/train.rs` as a resident program: one launch for all of its 100 steps,
 //! forwards, backwards, all-reduces and descent. The weights have the same bits as those of
-//! ordinary launches and calls. Then the same of one transformer block: as a resident program, and
-//! by launches of the program's tasks.
+//! ordinary launches and calls. Then the same of one transformer block: as a resident program, by
+//! launches of the program's tasks, and by a graph of these launches.
 //!
 //! `cargo run --release --example resident_train`, or on virtual hardware
 //! `hwsim run --machine pcie4 -- target/release/examples/resident_train`; on two nodes,
@@ -124,8 +124,8 @@ fn train_block(communicators: &[Communicator], driven: Driven) -> Result<(String
     let mut all = all.collect::<Result<Vec<_>>>()?;
     all.iter_mut().try_for_each(Resident::start)?;
     let clocks = Clocks::now();
-    // Launches wait in the driver's queue, which takes few; resident programs take all at once.
-    let each = if driven == Driven::Resident { STEPS } else { 2 };
+    // Launches wait in the driver's queue, which takes few; the others take all at once.
+    let each = if driven == Driven::Launches { 2 } else { STEPS };
     for _ in 0..STEPS / each {
         all.iter_mut().try_for_each(|one| one.run(each as u64))?;
         all.iter_mut().try_for_each(Resident::wait)?;
@@ -194,10 +194,11 @@ fn main() -> Result<()> {
 
     let (resident, bits) = train_block(&communicators, Driven::Resident)?;
     let (by_launches, expected) = train_block(&communicators, Driven::Launches)?;
-    if bits != expected {
+    let (by_graphs, captured) = train_block(&communicators, Driven::Graphs)?;
+    if bits != expected || captured != expected {
         return Err("parameters of the transformer block differ from those of launches".into());
     }
     println!("a transformer block, {STEPS} steps in one launch: the bits of its tasks' launches");
-    println!("by launches: {by_launches}; resident: {resident}");
+    println!("by launches: {by_launches}; by graphs: {by_graphs}; resident: {resident}");
     Ok(())
 }

@@ -86,6 +86,8 @@ fn same_bits(communicators: &[Communicator]) {
     let launched = train(communicators, Driven::Launches, iterations);
     let resident = train(communicators, Driven::Resident, iterations);
     assert!(launched == resident, "resident programs and launches differ");
+    let captured = train(communicators, Driven::Graphs, iterations);
+    assert!(launched == captured, "graphs of launches and launches differ");
     let losses = (iterations * u64::from(WIDTHS[2])) as usize;
     let first = &resident[0][losses..];
     assert!(resident.iter().all(|rank| rank[losses..] == *first), "ranks differ");

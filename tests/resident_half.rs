@@ -11,9 +11,9 @@ use ringdove::program::{
 };
 use ringdove::{Communicator, Error, ReduceOp};
 
-const ROWS: u32 = 13;
+const ROWS: u32 = 29;
 const INNER: u32 = 37;
-const COLUMNS: u32 = 21;
+const COLUMNS: u32 = 45;
 const TILE: TileSize = TileSize { rows: 8, columns: 16 };
 
 fn rounded(element: Element, value: f32) -> f32 {
@@ -32,9 +32,9 @@ fn values(count: u32, seed: u64) -> Vec<f32> {
 }
 
 /// begin + left * right, with an activation.
-fn product(types: [Element; 4]) -> (Graph, [(&'static str, u32); 3]) {
+fn product(types: [Element; 4], tile: TileSize) -> (Graph, [(&'static str, u32); 3]) {
     let [out, left, right, begin] = types;
-    let mut graph = Graph::new(TILE);
+    let mut graph = Graph::new(tile);
     let mut tensor =
         |name: &str, element, shape, origin| graph.tensor_of(element, name, shape, origin).unwrap();
     let left = tensor("left", left, (ROWS, INNER), Origin::Host);
@@ -87,9 +87,13 @@ fn products_and_sums_have_the_bits_of_the_host() {
             [BF16, F32, BF16, F32],
             [F32, BF16, F16, F16],
         ];
-        for types in cases {
-            let (graph, inputs) = product(types);
-            let program = verify_same(graph.plan(3, 64).unwrap()).unwrap();
+        // Tiles and threads: a thread has one, two, four and eight values at a time.
+        let shapes = [(TILE, 96), (TILE, 64), (TILE, 32), (TileSize { rows: 64, ..TILE }, 32)];
+        for (types, (tile, threads)) in
+            cases.into_iter().flat_map(|types| shapes.map(|shape| (types, shape)))
+        {
+            let (graph, inputs) = product(types, tile);
+            let program = verify_same(graph.plan(3, threads).unwrap()).unwrap();
             let options = Options::default();
             let mut one = Resident::prepare(communicator, &program, options, stream).unwrap();
             for ((name, count), seed) in inputs.into_iter().zip(0..) {

@@ -65,6 +65,8 @@ fn same_bits(communicators: &[Communicator]) {
     let resident = train(communicators, Driven::Resident);
     let launched = train(communicators, Driven::Launches);
     assert!(resident == launched, "resident programs and launches differ");
+    let captured = train(communicators, Driven::Graphs);
+    assert!(resident == captured, "resident programs and graphs of launches differ");
     assert!(resident.iter().all(|(_, bits)| *bits == resident[0].1), "ranks differ");
     let losses = &resident[0].0;
     assert!(losses[losses.len() - 1] < losses[0], "nothing is learnt: {losses:?}");

@@ -39,6 +39,8 @@ struct ProgramShared {
     ProgramTask task;
     // Thread 0 says: no more iterations.
     u32 is_over;
+    // Of an ordinary launch: the iteration that it belongs to.
+    u64 iteration;
     // Where the stamp of the present step goes; 0: nowhere.
     u64 stamp;
     float shares[THREADS_MAX];
@@ -84,12 +86,15 @@ private:
         switch (ProgramMode(arguments.mode)) {
             case ProgramMode::Begin:
                 if (is_leader) {
-                    copy_parameters(arguments.iteration);
+                    copy_parameters(own.iteration);
                 }
                 return;
             case ProgramMode::End:
                 if (is_leader) {
-                    tell_host(arguments.iteration);
+                    ptx::store<u64>(own.header.state +
+                                        __builtin_offsetof(ProgramState, released),
+                                    own.iteration + 1);
+                    tell_host(own.iteration);
                 }
                 return;
             default:
@@ -102,7 +107,7 @@ private:
     RINGDOVE_INLINE void run_iterations(const ProgramArguments& arguments) {
         const bool is_resident = ProgramMode(arguments.mode) == ProgramMode::Resident;
 #pragma unroll 1
-        for (u64 iteration = arguments.iteration;; ++iteration) {
+        for (u64 iteration = is_resident ? arguments.iteration : own.iteration;; ++iteration) {
             if (is_leader && is_resident) {
                 own.is_over = begin_iteration(iteration, iteration + arguments.stops) ? 0 : 1;
             }
@@ -143,6 +148,9 @@ private:
             stamp(__builtin_offsetof(ProgramStamp, came_ns));
             wait_for_counters(number, iteration);
             stamp(__builtin_offsetof(ProgramStamp, began_ns));
+        }
+        if (is_leader) {
+            place_batches(iteration);
         }
         if (any_failed()) {
             return false;
@@ -301,6 +309,9 @@ private:
         load_record(own.header, arguments.program);
         own.block = {0, 1};
         own.is_over = 0;
+        // The launch before has ended it.
+        own.iteration = ptx::load<u64>(own.header.state +
+                                       __builtin_offsetof(ProgramState, released));
         if (own.header.magic != PROGRAM_MAGIC) {
             refuse(PlanFault::Magic, PROGRAM_MAGIC, own.header.magic);
         } else if (has_failed_before(state.communicator)) {
@@ -311,6 +322,25 @@ private:
             } else {
                 load_record(own.block,
                             own.header.blocks + ptx::block_index() * sizeof(ProgramBlock));
+            }
+        }
+    }
+
+    // Operands in batches are where the iteration says.
+    RINGDOVE_INLINE void place_batches(u64 iteration) {
+        const u32 which = own.task.elements >> BATCH_OPERANDS_SHIFT;
+        if (which == 0) {
+            return;
+        }
+        const u64 batches = own.header.state + __builtin_offsetof(ProgramState, batches) +
+                            u32(iteration) % STATE_ITERATIONS * (BATCHES * sizeof(u64));
+#pragma unroll 1
+        for (u32 i = 0; i < TASK_OPERANDS; ++i) {
+            u64& address = own.task.operands[i].address;
+            if ((which >> i & 1) != 0) {
+                const u64 number = address >> BATCH_NUMBER_SHIFT;
+                address = ptx::load<u64>(batches + number * sizeof(u64)) +
+                          (address & ((1ull << BATCH_NUMBER_SHIFT) - 1));
             }
         }
     }
@@ -435,6 +465,15 @@ private:
         for (u32 i = 0; i < PARAMETERS; ++i) {
             ptx::store<u32>(to + i * sizeof(u32),
                             ptx::load_relaxed_system_u32(from + i * sizeof(u32)));
+        }
+        const u64 given = own.header.mailbox + __builtin_offsetof(Mailbox, batches) +
+                          u32(iteration) % MAILBOX_ITERATIONS * (BATCHES * sizeof(u64));
+        const u64 batches = own.header.state + __builtin_offsetof(ProgramState, batches) +
+                            u32(iteration) % STATE_ITERATIONS * (BATCHES * sizeof(u64));
+#pragma unroll 1
+        for (u32 i = 0; i < own.header.batch_count; ++i) {
+            ptx::store<u64>(batches + i * sizeof(u64),
+                            ptx::load_relaxed_system_u64(given + i * sizeof(u64)));
         }
     }
 };

@@ -16,6 +16,9 @@ constexpr u64 ITERATIONS_AT_ONCE = 2;
 constexpr u32 STATE_ITERATIONS = 4;
 constexpr u32 TASK_ELEMENT_BITS = 4;
 constexpr u32 MATRIX_TENSOR_CORES = 1;
+constexpr u32 BATCHES = 8;
+constexpr u32 BATCH_OPERANDS_SHIFT = 20;
+constexpr u32 BATCH_NUMBER_SHIFT = 56;
 
 enum class TaskKind : u32 {
     Matrix = 1,
@@ -127,7 +130,7 @@ struct ProgramHeader {
     u64 mailbox;
     u64 stamps;
     u32 stamp_capacity;
-    u32 reserved;
+    u32 batch_count;
     u64 handle;
     u64 words;
 };
@@ -146,6 +149,7 @@ struct ProgramState {
     u64 stop_at;
     u64 ended[STATE_ITERATIONS];
     float parameters[STATE_ITERATIONS][PARAMETERS];
+    u64 batches[STATE_ITERATIONS][BATCHES];
 };
 
 struct Mailbox {
@@ -155,6 +159,7 @@ struct Mailbox {
     u64 reserved[5];
     u32 parameters[MAILBOX_ITERATIONS][PARAMETERS];
     u32 results[MAILBOX_ITERATIONS][RESULTS];
+    u64 batches[MAILBOX_ITERATIONS][BATCHES];
 };
 
 struct ProgramArguments {

@@ -1,72 +1,161 @@
-// Tasks that add in a fixed order: matrix products and reductions. One thread computes one value,
-// so that results do not depend on the shape of tiles or blocks. Sums are f32, whatever is added.
+// Tasks that add in a fixed order: matrix products and reductions. One thread computes a value from
+// beginning to end, so that results do not depend on the shape of tiles or blocks. Sums are f32,
+// whatever is added.
 #pragma once
 
 #include "task_expression.cuh"
 
 namespace ringdove {
 
-// A row of the left factor and a column of the right one.
-struct Factors {
-    u64 left;
-    u64 right;
-    u32 left_step;
-    u32 right_step;
-    u32 count;
-
-    // The sum with their products, where `load` gives the elements at two addresses.
-    template <class Left, class Right>
-    RINGDOVE_INLINE float add_to(float sum, Left load_left, Right load_right) const {
-        u64 a = left;
-        u64 b = right;
-#pragma unroll 1
-        for (u32 k = 0; k < count; ++k) {
-            sum += load_left(a) * load_right(b);
-            a += left_step;
-            b += right_step;
-        }
-        return sum;
-    }
-
-    // The same, of factors of one type: each has a loop of its own.
-    template <class Type>
-    RINGDOVE_INLINE float add_to(float sum) const {
-        return add_to(sum, Type::load, Type::load);
-    }
+// Elements of one type, known when this is compiled.
+template <class Type>
+struct OneType {
+    RINGDOVE_INLINE float left(u64 address) const { return Type::load(address); }
+    RINGDOVE_INLINE float right(u64 address) const { return Type::load(address); }
 };
 
-RINGDOVE_INLINE float add_products(const ProgramTask& task, u32 row, u32 column) {
-    const TaskOperand& left = task.operands[1];
-    const TaskOperand& right = task.operands[2];
-    const TaskElement types[2] = {element_of(task, 1), element_of(task, 2)};
-    const float sum = Tile(task, 3).load_or(row, column, 0.0f);
-    const Factors factors = {element_address(left, row, 0), element_address(right, 0, column),
-                             left.column_bytes, right.row_bytes, task.inner};
-    if (types[0] != types[1]) {
-        return factors.add_to(
-            sum,
-            [&](u64 at) RINGDOVE_INLINE_LAMBDA { return load_element(types[0], at); },
-            [&](u64 at) RINGDOVE_INLINE_LAMBDA { return load_element(types[1], at); });
+// Elements of two types.
+struct TwoTypes {
+    TaskElement left_type;
+    TaskElement right_type;
+
+    RINGDOVE_INLINE float left(u64 address) const { return load_element(left_type, address); }
+    RINGDOVE_INLINE float right(u64 address) const { return load_element(right_type, address); }
+};
+
+// Values of the tallest patch.
+constexpr u32 HEIGHT_MAX = 8;
+
+// A thread's values of a tile: `height` of them, below one another, so that one element of the right
+// factor serves all. Neighbours have neighbouring columns: they load neighbouring elements of the
+// right factor, and the same ones of the left.
+class Patch {
+public:
+    // Those of a tile.
+    static RINGDOVE_INLINE u32 count(const ProgramTask& task, u32 height) {
+        return (task.rows + height - 1) / height * task.columns;
     }
-    switch (types[0]) {
-        case TaskElement::F16:
-            return factors.add_to<F16>(sum);
-        case TaskElement::BF16:
-            return factors.add_to<BF16>(sum);
+
+    RINGDOVE_INLINE Patch(const ProgramTask& task, u32 patch_height, u32 number)
+        : first_row(number / task.columns * patch_height), column(number % task.columns) {
+        const u32 left = task.rows - first_row;
+        rows = left < patch_height ? left : patch_height;
+    }
+
+    // What the sums begin with.
+    RINGDOVE_INLINE void begin(const ProgramTask& task) {
+        const Tile from(task, 3);
+#pragma unroll 1
+        for (u32 i = 0; i < rows; ++i) {
+            values[i] = from.load_or(first_row + i, column, 0.0f);
+        }
+    }
+
+    // Adds the products of a row of the left factor and a column of the right one to each value.
+    // Values below the tile get those of its last row, and are not stored.
+    template <u32 HEIGHT, class Elements>
+    RINGDOVE_INLINE void add_products(const ProgramTask& task, const Elements& elements) {
+        const TaskOperand left = task.operands[1];
+        const TaskOperand right = task.operands[2];
+        u64 from_left[HEIGHT];
+        u64 from_right = element_address(right, 0, column);
+        float sums[HEIGHT];
+#pragma unroll
+        for (u32 i = 0; i < HEIGHT; ++i) {
+            const u32 row = first_row + (i < rows ? i : rows - 1);
+            from_left[i] = element_address(left, row, 0);
+            sums[i] = i < rows ? values[i] : 0.0f;
+        }
+        const u32 inner = task.inner;
+#pragma unroll 1
+        for (u32 k = 0; k < inner; ++k) {
+            const float b = elements.right(from_right);
+            from_right += right.row_bytes;
+#pragma unroll
+            for (u32 i = 0; i < HEIGHT; ++i) {
+                sums[i] += elements.left(from_left[i]) * b;
+                from_left[i] += left.column_bytes;
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < HEIGHT; ++i) {
+            values[i] = sums[i];
+        }
+    }
+
+    RINGDOVE_INLINE void store(const TaskContext& context, const Tile& to) const {
+#pragma unroll 1
+        for (u32 i = 0; i < rows; ++i) {
+            Stack stack;
+            stack.push(values[i]);
+            evaluate(context, first_row + i, column, stack);
+            to.store(first_row + i, column, stack.top());
+        }
+    }
+
+private:
+    u32 first_row;
+    u32 column;
+    // Those of its values that lie in the tile.
+    u32 rows;
+    // In memory of the thread's own, since they are begun and stored one by one.
+    float values[HEIGHT_MAX];
+};
+
+template <class Elements>
+RINGDOVE_INLINE void add_products(const ProgramTask& task, u32 height, Patch& patch,
+                                  const Elements& elements) {
+    switch (height) {
+        case 8:
+            return patch.add_products<8>(task, elements);
+        case 4:
+            return patch.add_products<4>(task, elements);
+        case 2:
+            return patch.add_products<2>(task, elements);
         default:
-            return factors.add_to<F32>(sum);
+            return patch.add_products<1>(task, elements);
     }
+}
+
+RINGDOVE_INLINE void add_products(const ProgramTask& task, u32 height, Patch& patch) {
+    const TaskElement left = element_of(task, 1);
+    const TaskElement right = element_of(task, 2);
+    if (left != right) {
+        return patch.add_products<1>(task, TwoTypes{left, right});
+    }
+    switch (left) {
+        case TaskElement::F16:
+            return add_products(task, height, patch, OneType<F16>());
+        case TaskElement::BF16:
+            return add_products(task, height, patch, OneType<BF16>());
+        default:
+            return add_products(task, height, patch, OneType<F32>());
+    }
+}
+
+// The tallest patches that leave no thread without work.
+RINGDOVE_INLINE u32 patch_height(const ProgramTask& task, u32 threads) {
+    u32 height = element_of(task, 1) == element_of(task, 2) ? HEIGHT_MAX : 1;
+#pragma unroll 1
+    while (height > 1 && Patch::count(task, height) < threads) {
+        height /= 2;
+    }
+    return height;
 }
 
 RINGDOVE_INLINE void run_matrix(const TaskContext& context) {
     const ProgramTask& task = context.task;
     const Tile to(task, 0);
-    for_each_element(task, [&](u32 row, u32 column) RINGDOVE_INLINE_LAMBDA {
-        Stack stack;
-        stack.push(add_products(task, row, column));
-        evaluate(context, row, column, stack);
-        to.store(row, column, stack.top());
-    });
+    const u32 threads = ptx::thread_count();
+    const u32 height = patch_height(task, threads);
+    const u32 count = Patch::count(task, height);
+#pragma unroll 1
+    for (u32 number = ptx::thread_index(); number < count; number += threads) {
+        Patch patch(task, height, number);
+        patch.begin(task);
+        add_products(task, height, patch);
+        patch.store(context, to);
+    }
 }
 
 RINGDOVE_INLINE float reduce_row(const ProgramTask& task, const Tile& from, u32 row) {

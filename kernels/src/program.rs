@@ -35,6 +35,12 @@ pub const TASK_ELEMENT_BITS: u32 = 4;
 /// operand 3, in the order that the hardware has. 0: in the order of k, by one thread for each
 /// value.
 pub const MATRIX_TENSOR_CORES: u32 = 1;
+/// Batches of a program: tensors whose address each iteration brings.
+pub const BATCHES: usize = 8;
+/// [`ProgramTask::elements`]: the bit of operand 0 that says that it lies in a batch.
+pub const BATCH_OPERANDS_SHIFT: u32 = 20;
+/// [`TaskOperand::address`] in a batch: the bits of the offset, below the batch's number.
+pub const BATCH_NUMBER_SHIFT: u32 = 56;
 
 /// What a task does. Sizes are `rows`, `columns` and `inner`; operand 0 is what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -205,7 +211,9 @@ pub struct ProgramTask {
     pub expression_length: u32,
     /// Bits of an f32, as the kind says.
     pub value: u32,
-    /// The [`TaskElement`] of operand n, in the [`TASK_ELEMENT_BITS`] bits from bit 4 n on.
+    /// The [`TaskElement`] of operand n, in the [`TASK_ELEMENT_BITS`] bits from bit 4 n on. Bit
+    /// [`BATCH_OPERANDS_SHIFT`] + n: the operand lies in a batch, and its address is the offset there,
+    /// with the number of the batch above [`BATCH_NUMBER_SHIFT`] bits.
     pub elements: u32,
 }
 
@@ -270,8 +278,8 @@ pub struct ProgramHeader {
     pub stamps: u64,
     /// Stamps of each ring.
     pub stamp_capacity: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Addresses that each iteration brings.
+    pub batch_count: u32,
     /// Of the [`DeviceHandle`](crate::user::DeviceHandle), whose window 0 is the memory of tensors
     /// and, behind them, the words of messages; 0 where no task has to do with other ranks.
     pub handle: u64,
@@ -303,7 +311,8 @@ pub struct ProgramStamp {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct ProgramState {
-    /// Iterations and ends that block 0 has released.
+    /// Iterations and ends that block 0 has released; of ordinary launches, iterations that have
+    /// ended.
     pub released: u64,
     /// The release that is the end of the launch; 0 before any.
     pub stop_at: u64,
@@ -311,6 +320,8 @@ pub struct ProgramState {
     pub ended: [u64; STATE_ITERATIONS],
     /// Parameters of the iterations under way, bits of f32.
     pub parameters: [[u32; PARAMETERS]; STATE_ITERATIONS],
+    /// Addresses of their batches.
+    pub batches: [[u64; BATCHES]; STATE_ITERATIONS],
 }
 
 /// What host and blocks tell each other, in pinned host memory; zero before the first launch.
@@ -329,6 +340,8 @@ pub struct Mailbox {
     pub parameters: [[u32; PARAMETERS]; MAILBOX_ITERATIONS],
     /// Its results, at the same place; written by the GPU.
     pub results: [[u32; RESULTS]; MAILBOX_ITERATIONS],
+    /// Addresses of its batches, at the same place.
+    pub batches: [[u64; BATCHES]; MAILBOX_ITERATIONS],
 }
 
 /// What a launch does.
@@ -353,7 +366,8 @@ pub struct ProgramArguments {
     pub program: u64,
     /// Device address of the [`DeviceCommunicator`](crate::launch::DeviceCommunicator).
     pub communicator: u64,
-    /// The first iteration, or the one.
+    /// The first iteration, of [`ProgramMode::Resident`]. Other launches find theirs in the
+    /// [`ProgramState`], so that graphs of them can be launched again.
     pub iteration: u64,
     /// Resident launches of this program before this one.
     pub stops: u64,

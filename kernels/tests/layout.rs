@@ -25,10 +25,11 @@ use ringdove_kernels::op::{
 };
 use ringdove_kernels::port::Port;
 use ringdove_kernels::program::{
-    EXPRESSION_DEPTH, ITERATIONS_AT_ONCE, Instruction, MAILBOX_ITERATIONS, MATRIX_TENSOR_CORES,
-    Mailbox, NO_COUNTER, PARAMETERS, PROGRAM_MAGIC, ProgramArguments, ProgramBlock, ProgramHeader,
-    ProgramMode, ProgramStamp, ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS,
-    TASK_ELEMENT_BITS, TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
+    BATCH_NUMBER_SHIFT, BATCH_OPERANDS_SHIFT, BATCHES, EXPRESSION_DEPTH, ITERATIONS_AT_ONCE,
+    Instruction, MAILBOX_ITERATIONS, MATRIX_TENSOR_CORES, Mailbox, NO_COUNTER, PARAMETERS,
+    PROGRAM_MAGIC, ProgramArguments, ProgramBlock, ProgramHeader, ProgramMode, ProgramStamp,
+    ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS, TASK_ELEMENT_BITS,
+    TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
 };
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use ringdove_kernels::window::{WINDOW_MOVE, WINDOW_SIGNAL, WINDOW_WAIT, WindowCall};
@@ -392,6 +393,9 @@ fn program(text: &mut String) {
         "TASK_OPERANDS", TASK_OPERANDS;
         "EXPRESSION_DEPTH", EXPRESSION_DEPTH;
         "PARAMETERS", PARAMETERS;
+        "BATCHES", BATCHES;
+        "BATCH_OPERANDS_SHIFT", BATCH_OPERANDS_SHIFT;
+        "BATCH_NUMBER_SHIFT", BATCH_NUMBER_SHIFT;
         "MAILBOX_ITERATIONS", MAILBOX_ITERATIONS;
         "RESULTS", RESULTS;
         "ITERATIONS_AT_ONCE", ITERATIONS_AT_ONCE;
@@ -488,13 +492,13 @@ fn program(text: &mut String) {
         mailbox,
         stamps,
         stamp_capacity,
-        reserved,
+        batch_count,
         handle,
         words
     );
     layout!(text, ProgramStamp, task, reserved, iteration, came_ns, began_ns, ended_ns);
-    layout!(text, ProgramState, released, stop_at, ended, parameters);
-    layout!(text, Mailbox, granted, stop, done, reserved, parameters, results);
+    layout!(text, ProgramState, released, stop_at, ended, parameters, batches);
+    layout!(text, Mailbox, granted, stop, done, reserved, parameters, results, batches);
     layout!(
         text,
         ProgramArguments,

@@ -6,6 +6,7 @@
 
 mod bridge;
 mod buffer;
+mod captured;
 mod code;
 mod current;
 #[cfg(feature = "cust")]
@@ -31,6 +32,7 @@ mod streams;
 
 pub use bridge::{StreamBridge, StreamHandle};
 pub use buffer::{DeviceBuffer, DeviceBufferMut};
+pub(crate) use captured::{Captured, is_idle};
 pub(crate) use current::{Allocation, Capture, Current, keeping_errors, outside_captures};
 pub(crate) use driver::{Access, orders_adapter_writes, pci_address};
 pub use driver::{device_count, open_device};

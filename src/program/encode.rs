@@ -3,13 +3,14 @@
 use super::memory::ALIGN;
 use super::plan::{Kept, Program, lanes};
 use super::task::{Task, uses_tensor_cores};
-use super::tensor::{Tensor, TensorId, View};
+use super::tensor::{Origin, Tensor, TensorId, View, batches};
 use super::verify::Exchange;
 use bytemuck::bytes_of;
 use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::program::{
-    MATRIX_TENSOR_CORES, NO_COUNTER, PROGRAM_MAGIC, ProgramBlock, ProgramHeader, ProgramState,
-    ProgramTask, ProgramWait, TASK_ELEMENT_BITS, TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
+    BATCH_NUMBER_SHIFT, BATCH_OPERANDS_SHIFT, MATRIX_TENSOR_CORES, NO_COUNTER, PROGRAM_MAGIC,
+    ProgramBlock, ProgramHeader, ProgramState, ProgramTask, ProgramWait, TASK_ELEMENT_BITS,
+    TASK_OPERANDS, TaskElement, TaskKind, TaskOperand,
 };
 use std::collections::HashMap;
 
@@ -18,6 +19,8 @@ use std::collections::HashMap;
 pub(super) struct Layout {
     /// Of each tensor.
     pub tensors: Vec<usize>,
+    /// The tensors whose address each iteration brings.
+    pub batches: Vec<TensorId>,
     /// Of each tensor that is kept: the first place, and the distance to the next.
     pub kept: Vec<(usize, usize)>,
     /// Of the [`ProgramState`].
@@ -73,12 +76,28 @@ impl Layout {
             place(instructions * size_of::<u64>()),
             place(program.service.len() * size_of::<CallArguments>()),
         ];
-        Self { tensors, kept, state, image, bytes: end.max(1), words, window, counters, tables }
+        let batches = batches(&program.tensors).collect();
+        Self {
+            tensors,
+            batches,
+            kept,
+            state,
+            image,
+            bytes: end.max(1),
+            words,
+            window,
+            counters,
+            tables,
+        }
     }
 
-    /// Device address of a tensor, in memory that begins at `base`.
+    /// Device address of a tensor, in memory that begins at `base`. Of a batch: its number, above
+    /// the bits of an offset.
     pub fn address(&self, base: u64, tensor: TensorId) -> u64 {
-        base + self.tensors[tensor.0 as usize] as u64
+        match self.batches.iter().position(|&batch| batch == tensor) {
+            Some(number) => (number as u64) << BATCH_NUMBER_SHIFT,
+            None => base + self.tensors[tensor.0 as usize] as u64,
+        }
     }
 }
 
@@ -121,7 +140,7 @@ pub(super) fn encode(program: &Program, layout: &Layout, start: &Start<'_>) -> V
         mailbox: start.mailbox,
         stamps: start.stamps.0,
         stamp_capacity: start.stamps.1,
-        reserved: 0,
+        batch_count: layout.batches.len() as u32,
         // Known when all ranks have come so far.
         handle: 0,
         words: layout.words as u64,
@@ -260,6 +279,11 @@ fn record(task: &Task, program: &Program, layout: &Layout, base: u64) -> Program
     let types = (0u32..).zip(elements(task, &program.tensors));
     let elements =
         types.fold(0, |all, (number, one)| all | (one as u32) << (number * TASK_ELEMENT_BITS));
+    let is_batch = |view: &View| program.tensors[view.tensor.0 as usize].origin == Origin::Batch;
+    let in_batches = (0u32..).zip(&task.operands).fold(0, |all, (number, view)| {
+        let bit = u32::from(view.as_ref().is_some_and(is_batch));
+        all | bit << (BATCH_OPERANDS_SHIFT + number)
+    });
     ProgramTask {
         kind: task.kind as u32,
         raises: task.raises.unwrap_or(NO_COUNTER),
@@ -269,7 +293,7 @@ fn record(task: &Task, program: &Program, layout: &Layout, base: u64) -> Program
         option: task.option,
         operands,
         value: task.value.to_bits(),
-        elements,
+        elements: elements | in_batches,
         ..ProgramTask::default()
     }
 }

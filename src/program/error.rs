@@ -126,6 +126,8 @@ pub enum RefusalKind {
     Message,
     /// The task uses data that the other one, of another rank, may put there at that moment.
     Put,
+    /// The task writes a batch, or hands one to other ranks or to what is kept.
+    Batch,
     /// The collective divides its rows among another number of ranks than there are, or than the
     /// other task does; or its root is none of them.
     RankCount,
@@ -173,6 +175,9 @@ impl fmt::Display for Refusal {
             }
             RefusalKind::Put => {
                 write!(f, "uses what {other} may put there at the same time")
+            }
+            RefusalKind::Batch => {
+                write!(f, "uses a batch, which computing tasks may read, for something else")
             }
             RefusalKind::RankCount => {
                 write!(f, "is for another number of ranks than there are, or than {other} is for")

@@ -32,8 +32,8 @@ impl Memory {
         for (number, (tensor, lifetime)) in tensors.iter().zip(lifetimes).enumerate() {
             match lifetime {
                 Some(lifetime) => sharing.push((number, *lifetime)),
-                // It lies in another rank's memory, as that one's tensor `of`.
-                None if tensor.remote().is_some() => {}
+                // It lies in another rank's memory, as that one's tensor `of`, or is a batch.
+                None if !tensor.is_placed() => {}
                 None => {
                     memory.offsets[number] = memory.bytes;
                     memory.bytes += tensor.bytes().next_multiple_of(ALIGN);
@@ -66,10 +66,11 @@ impl Memory {
         memory
     }
 
-    /// The bytes of a tensor, none of another rank's; `None` where it has no place in this memory.
+    /// The bytes of a tensor, none of another rank's or of a batch; `None` where it has no place in
+    /// this memory.
     pub(super) fn range(&self, tensors: &[Tensor], number: usize) -> Option<Range<u64>> {
         let (start, tensor) = (*self.offsets.get(number)?, tensors.get(number)?);
-        if tensor.remote().is_some() {
+        if !tensor.is_placed() {
             return Some(0..0);
         }
         let end = start.checked_add(tensor.bytes())?;

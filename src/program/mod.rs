@@ -22,7 +22,8 @@
 //!   [`Communicator`](crate::Communicator) calls are, over stores, proxy or device engine: blocks
 //!   of their own run them with the executor's code.
 //! * With [`Driven::Launches`] the same tasks are ordinary launches, operator by operator, and the
-//!   collectives ordinary calls: the reference, with the same bits.
+//!   collectives ordinary calls: the reference, with the same bits. With [`Driven::Graphs`] they are
+//!   captured once, and each iteration is a graph of the driver.
 //!
 //! The device's side is `kernels/cuda/program.cuh`, with a file for each kind of task.
 //!
@@ -64,6 +65,14 @@
 //! [`Resident::start`] and [`Resident::pause`] no driver call is made. At most two iterations are
 //! under way at a time: blocks that have ended one go on with the next.
 //!
+//! # Batches
+//!
+//! A tensor of [`Origin::Batch`] lies in memory of the caller's, and each iteration brings its
+//! address through the mailbox: [`Resident::set_batch`] says where those that are granted next find
+//! it, while the program runs. So the next batch is copied to the GPU while the last one is
+//! computed, and no task copies it again. Tasks that compute may read a batch; the verifier refuses
+//! whatever else they do with it.
+//!
 //! # Users' own tasks
 //!
 //! [`Graph::user`] calls a [`Function`] for each tile: a device function in a PTX module, whichever
@@ -86,11 +95,10 @@
 //!
 //! # What is planned
 //!
-//! Without tensor cores one thread computes each value of a matrix product, from global memory:
+//! Without tensor cores a thread computes up to eight values of a matrix product, from global memory:
 //! tiles in shared memory are *planned*, as are tensor cores for bf16, a backward pass of attention
-//! in one task (products and the softmax's make it), zero copy of collectives from the program's
-//! memory, and [`Driven::Launches`] as graphs of the driver. Times of [`explain`] are nominal, and
-//! those of messages know nothing of the other rank.
+//! in one task (products and the softmax's make it), and zero copy of collectives from the program's
+//! memory. Times of [`explain`] are nominal, and those of messages know nothing of the other rank.
 
 mod cost;
 mod encode;

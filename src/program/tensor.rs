@@ -87,6 +87,10 @@ pub enum Origin {
     Host,
     /// A task writes it in each iteration, before any other reads it.
     Tasks,
+    /// It lies where the host says for each iteration
+    /// ([`Resident::set_batch`](super::Resident::set_batch)), in memory that is not the program's:
+    /// tasks only read it. A program has eight of them at most.
+    Batch,
     /// It is the tensor `of` of another rank, whose memory is laid out like this one's:
     /// [`Graph::remote`](super::Graph::remote).
     Remote {
@@ -123,6 +127,11 @@ impl Tensor {
         self.elements() * self.element.bytes()
     }
 
+    /// Does it lie in the program's memory?
+    pub(super) fn is_placed(&self) -> bool {
+        matches!(self.origin, Origin::Host | Origin::Tasks)
+    }
+
     /// The rank whose tensor it is, if that is another one.
     pub fn remote(&self) -> Option<u32> {
         match self.origin {
@@ -130,6 +139,12 @@ impl Tensor {
             _ => None,
         }
     }
+}
+
+/// The batches of a program, by their numbers.
+pub(super) fn batches(tensors: &[Tensor]) -> impl Iterator<Item = TensorId> {
+    let all = (0u32..).zip(tensors);
+    all.filter(|(_, tensor)| tensor.origin == Origin::Batch).map(|(number, _)| TensorId(number))
 }
 
 /// A tensor of a program, by number.

@@ -57,13 +57,15 @@ impl Communicator {
         self.call_checked(call.spec(), call.count, call.buffers, stream)
     }
 
-    /// Launches a program's kernel in the order of launches; see `Launcher::launch_other`.
+    /// Launches a program's kernel in the order of launches, or adds it to the graph that a capture
+    /// of `stream` makes; see `Launcher::launch_other`.
     pub(crate) fn launch_program(
         &self,
         stream: &Arc<CudaStream>,
         launch: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
-        self.connected.launcher().launch_other(stream, launch)
+        let capture = call::capture(&self.connected, "a program", stream)?;
+        self.connected.launcher().launch_other(stream, capture, launch)
     }
 
     /// A resident program takes the lanes, or gives them back.

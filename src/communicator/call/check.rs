@@ -198,7 +198,7 @@ pub(in crate::communicator) fn stream(
 /// # Errors
 /// [`Error::Capturing`] for a capture that takes no more work: the call would fail after the other
 /// ranks have been told of it.
-pub(super) fn capture(
+pub(in crate::communicator) fn capture(
     rank: &ConnectedRank,
     call: &'static str,
     stream: &CudaStream,

@@ -31,6 +31,7 @@ mod request;
 mod resident;
 mod windows;
 
+pub(super) use check::capture;
 pub(super) use device_handle::device_handle;
 pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, Calls, GroupCall, Shape};

@@ -138,18 +138,22 @@ impl Launcher {
         }
     }
 
-    /// Launches another kernel that uses the rank's lanes, in the order of launches. `launch` gets
-    /// the number of the launch.
+    /// Launches another kernel that uses the rank's lanes, in the order of launches, or adds it to
+    /// the graph that a capture makes. `launch` gets the number of the launch.
     pub fn launch_other(
         &mut self,
         stream: &Arc<CudaStream>,
+        capture: Option<u64>,
         launch: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
-        self.order.enter(stream)?;
+        self.order(stream, capture)?;
         let _launching = launching();
         launch(self.launches)?;
         self.launches += 1;
-        self.order.leave(stream)
+        match capture {
+            Some(capture) => self.captured.of(capture).leave(stream),
+            None => self.order.leave(stream),
+        }
     }
 
     /// The number of the next collective.

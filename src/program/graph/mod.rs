@@ -12,9 +12,11 @@ use super::expression::Expression;
 use super::function::Function;
 use super::plan::Kept;
 use super::task::{Operator, Task};
-use super::tensor::{Element, Origin, Tensor, TensorId, View};
+use super::tensor::{Element, Origin, Tensor, TensorId, View, batches};
 use ringdove_kernels::element::ReduceOp;
-use ringdove_kernels::program::{NO_COUNTER, PARAMETERS, RESULTS, TASK_OPERANDS, TaskKind};
+use ringdove_kernels::program::{
+    BATCHES, NO_COUNTER, PARAMETERS, RESULTS, TASK_OPERANDS, TaskKind,
+};
 pub use tiles::Cut;
 use tiles::Whole;
 
@@ -62,7 +64,8 @@ impl Graph {
     /// A new tensor of `f32`.
     ///
     /// # Errors
-    /// [`ProgramError::Name`]; [`ProgramError::Count`] for sizes of 0 or of 4 GiB and more.
+    /// [`ProgramError::Name`]; [`ProgramError::Count`] for sizes of 0 or of 4 GiB and more, and for
+    /// too many batches.
     pub fn tensor(&mut self, name: &str, rows: u32, columns: u32, origin: Origin) -> Result<View> {
         self.add_tensor(name, (rows, columns), Element::F32, origin)
     }
@@ -104,6 +107,11 @@ impl Graph {
         if !(1..1 << 32).contains(&tensor.bytes()) {
             let expected = "1 byte to 4 GiB".to_owned();
             return Err(ProgramError::Count { what: "tensor", expected, seen: tensor.bytes() });
+        }
+        let others = batches(&self.tensors).count();
+        if origin == Origin::Batch && others == BATCHES {
+            let (expected, seen) = (format!("at most {BATCHES}"), others as u64 + 1);
+            return Err(ProgramError::Count { what: "batches", expected, seen });
         }
         self.tensors.push(tensor);
         Ok(View::all(TensorId(self.tensors.len() as u32 - 1), rows, columns))

@@ -1,6 +1,6 @@
 //! The host's access to tensors, while the program does not run.
 
-use super::super::tensor::{Element, TensorId};
+use super::super::tensor::{Element, Origin, TensorId};
 use super::{Phase, Resident};
 use crate::error::{Error, Result};
 
@@ -71,6 +71,10 @@ impl Resident<'_> {
         if let Some(rank) = tensors[number].remote() {
             let expected = "a tensor of this rank";
             return Err(Error::argument(name, expected, format!("one of rank {rank}")));
+        }
+        if tensors[number].origin == Origin::Batch {
+            let expected = "a tensor in the program's memory";
+            return Err(Error::argument(name, expected, "a batch, which is the caller's"));
         }
         if self.program.memory.is_shared(tensors, TensorId(number as u32)) {
             let expected = "a tensor that shares its bytes with no other (Graph::reuse_memory)";

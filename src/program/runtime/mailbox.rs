@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::gpu::HostMemory;
 use crate::shared::{observe, publish};
 use cudarc::driver::CudaContext;
-use ringdove_kernels::program::{MAILBOX_ITERATIONS, Mailbox, PARAMETERS, RESULTS};
+use ringdove_kernels::program::{BATCHES, MAILBOX_ITERATIONS, Mailbox, PARAMETERS, RESULTS};
 use std::mem::offset_of;
 use std::sync::Arc;
 
@@ -31,6 +31,13 @@ impl HostMailbox {
         let place = iteration as usize % MAILBOX_ITERATIONS;
         let offset = offset_of!(Mailbox, parameters) + place * size_of_val(values);
         self.memory.region().copy_in(offset, bytemuck::cast_slice(values))
+    }
+
+    /// Where the batches of an iteration lie that is not granted yet.
+    pub fn set_batches(&self, iteration: u64, addresses: &[u64]) -> Result<()> {
+        let place = iteration as usize % MAILBOX_ITERATIONS;
+        let offset = offset_of!(Mailbox, batches) + place * BATCHES * size_of::<u64>();
+        self.memory.region().copy_in(offset, bytemuck::cast_slice(addresses))
     }
 
     /// Grants all iterations before this one.

@@ -1,6 +1,7 @@
 //! A program on one rank: memory, mailbox, launches, and what is reported when it ends in failure.
 
 mod access;
+mod batches;
 mod calls;
 mod kept;
 mod mailbox;
@@ -16,7 +17,8 @@ use super::task::Operator;
 use super::verify::Verified;
 use crate::communicator::{Communicator, ProgramCall, ResidentCalls};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, Kernels, OwnStream, Source, link};
+use crate::gpu::{Captured, DeviceMemory, Kernels, OwnStream, Source, is_idle, link};
+use batches::Batches;
 use calls::calls;
 pub(super) use calls::is_for;
 use cudarc::driver::CudaStream;
@@ -47,6 +49,9 @@ pub enum Driven {
     Resident,
     /// A launch for each operator, and an ordinary call for each collective: the reference.
     Launches,
+    /// The same launches and calls, captured once in [`Resident::start`], and launched again for
+    /// each iteration as a graph of the driver.
+    Graphs,
 }
 
 /// How a program is run.
@@ -95,6 +100,9 @@ pub struct Resident<'c> {
     phase: Phase,
     parameters: [f32; PARAMETERS],
     bounds: Vec<Bound>,
+    batches: Batches,
+    /// One iteration, of [`Driven::Graphs`]; made by the first start.
+    graph: Option<Captured>,
     /// Iterations that were granted.
     granted: u64,
     /// Iterations whose results were taken out of the mailbox.
@@ -134,7 +142,7 @@ impl<'c> Resident<'c> {
         let calls = calls(&program, &layout, memory.address(), ranks)?;
         let prepared = match options.driven {
             Driven::Resident => communicator.prepare_program(&calls, stream)?,
-            Driven::Launches => ResidentCalls::default(),
+            Driven::Launches | Driven::Graphs => ResidentCalls::default(),
         };
         let blocks = prepared.blocks + program.blocks.len() as u32;
         let stamps = Rings::new(context, blocks, options)?;
@@ -153,6 +161,7 @@ impl<'c> Resident<'c> {
         check_fit(&kernels, &prepared, (blocks, threads), options)?;
         memory.write(layout.image, &image)?;
         let bounds = Bound::of(&program);
+        let batches = Batches::of(&program);
         let window = Window::register(communicator, verified.messages(), &memory, layout.window)?;
         Ok(Self {
             communicator,
@@ -171,6 +180,8 @@ impl<'c> Resident<'c> {
             phase: Phase::Paused,
             parameters: [0.0; PARAMETERS],
             bounds,
+            batches,
+            graph: None,
             granted: 0,
             taken: 0,
             results: VecDeque::new(),
@@ -201,15 +212,19 @@ impl<'c> Resident<'c> {
     /// for iterations to be granted.
     ///
     /// # Errors
-    /// [`Error::Argument`] where it runs or was stopped; [`Error::Cuda`].
+    /// [`Error::Argument`] where it runs or was stopped; [`Error::Cuda`], also where the driver
+    /// cannot capture and [`Driven::Graphs`] needs it.
     pub fn start(&mut self) -> Result<()> {
         self.in_phase("start", Phase::Paused)?;
         self.communicator.check()?;
         self.open()?;
         if self.driven == Driven::Resident {
             self.mailbox().set_stop(false)?;
-            self.launch(ProgramMode::Resident, self.granted, 0, self.shape.0)?;
+            self.launch(ProgramMode::Resident, 0, self.shape.0)?;
             self.communicator.occupy(true);
+        }
+        if self.driven == Driven::Graphs && self.graph.is_none() {
+            self.graph = Some(Captured::new(&self.stream, || self.launch_iteration())?);
         }
         self.phase = Phase::Running;
         Ok(())
@@ -228,9 +243,9 @@ impl<'c> Resident<'c> {
     /// waited for.
     ///
     /// # Errors
-    /// [`Error::Argument`] where it does not run, for too many iterations, and for a parameter that
-    /// a task cannot use, such as a length beyond what there is; what ended the communicator
-    /// before.
+    /// [`Error::Argument`] where it does not run, for too many iterations, for a parameter that a
+    /// task cannot use, such as a length beyond what there is, and for a batch that was never set;
+    /// what ended the communicator before.
     pub fn run(&mut self, count: u64) -> Result<()> {
         self.in_phase("run", Phase::Running)?;
         self.check()?;
@@ -242,12 +257,20 @@ impl<'c> Resident<'c> {
             return Err(Error::argument("iterations", expected, count));
         }
         let end = self.granted + count;
-        (self.granted..end)
-            .try_for_each(|number| self.mailbox().set_parameters(number, &self.parameters))?;
+        let addresses = self.batches.addresses()?;
+        for iteration in self.granted..end {
+            self.mailbox().set_parameters(iteration, &self.parameters)?;
+            self.mailbox().set_batches(iteration, &addresses)?;
+        }
+        self.batches.grant(end);
         match self.driven {
             Driven::Resident => self.mailbox().grant(end)?,
             Driven::Launches => {
-                (self.granted..end).try_for_each(|iteration| self.launch_iteration(iteration))?;
+                (0..count).try_for_each(|_| self.launch_iteration())?;
+            }
+            Driven::Graphs => {
+                let graph = self.graph.as_mut().expect("made by `start`");
+                (0..count).try_for_each(|_| graph.launch())?;
             }
         }
         self.granted = end;
@@ -336,7 +359,7 @@ impl<'c> Resident<'c> {
     fn ahead_max(&self) -> u64 {
         let most = MAILBOX_ITERATIONS as u64;
         match self.driven {
-            Driven::Resident => most,
+            Driven::Resident | Driven::Graphs => most,
             Driven::Launches => {
                 let launches = self.program.operators.len() + 2;
                 ((LAUNCHES_AHEAD / launches) as u64).clamp(1, most)
@@ -365,17 +388,11 @@ impl<'c> Resident<'c> {
         Err(Error::argument(call, name(expected), name(self.phase)))
     }
 
-    fn launch(
-        &self,
-        mode: ProgramMode,
-        iteration: u64,
-        first_task: u32,
-        blocks: u32,
-    ) -> Result<()> {
+    fn launch(&self, mode: ProgramMode, first_task: u32, blocks: u32) -> Result<()> {
         let arguments = ProgramArguments {
             program: self.memory().address() + self.layout.image as u64,
             communicator: self.communicator.device_communicator(),
-            iteration,
+            iteration: self.granted,
             stops: self.stops,
             mode: mode as u32,
             first_task,
@@ -388,9 +405,9 @@ impl<'c> Resident<'c> {
         })
     }
 
-    /// One iteration as ordinary launches and calls.
-    fn launch_iteration(&self, iteration: u64) -> Result<()> {
-        self.launch(ProgramMode::Begin, iteration, 0, 1)?;
+    /// One iteration as ordinary launches and calls. Which one it is they find on the device.
+    fn launch_iteration(&self) -> Result<()> {
+        self.launch(ProgramMode::Begin, 0, 1)?;
         let mut calls = self.calls.iter();
         for operator in &self.program.operators {
             let (first, _) = operator.tasks;
@@ -398,10 +415,10 @@ impl<'c> Resident<'c> {
                 let call = calls.next().expect("one for each collective");
                 self.communicator.call_of_program(call, &self.stream)?;
             } else {
-                self.launch(ProgramMode::Tasks, iteration, first, operator.tiles())?;
+                self.launch(ProgramMode::Tasks, first, operator.tiles())?;
             }
         }
-        self.launch(ProgramMode::End, iteration, 0, 1)
+        self.launch(ProgramMode::End, 0, 1)
     }
 
     /// Moves results out of the mailbox.
@@ -411,6 +428,7 @@ impl<'c> Resident<'c> {
             self.results.push_back(values);
             self.taken = iteration + 1;
         }
+        self.batches.release(self.taken);
         Ok(())
     }
 
@@ -420,12 +438,28 @@ impl<'c> Resident<'c> {
         let limit = self.communicator.drop_timeout();
         let deadline = Instant::now() + limit;
         let is_asked = self.mailbox().set_stop(true).is_ok();
-        if is_asked && self.communicator.wait_for_launches(limit) {
+        if is_asked && self.wait_for_launches(limit) {
             return true;
         }
         self.communicator.abort("a resident program did not end");
         let left = deadline.saturating_duration_since(Instant::now()).max(LOOK * 1000);
-        self.communicator.wait_for_launches(left)
+        self.wait_for_launches(left)
+    }
+
+    /// Waits until all launches have ended; false after `limit`.
+    fn wait_for_launches(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        if !self.communicator.wait_for_launches(limit) {
+            return false;
+        }
+        // The communicator knows nothing of a graph's.
+        while self.graph.is_some() && !is_idle(&self.stream) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 
     /// Ends the kernel: all granted iterations are done.
@@ -434,7 +468,7 @@ impl<'c> Resident<'c> {
             self.mailbox().set_stop(true)?;
         }
         let limit = self.communicator.wait_timeout();
-        if !self.communicator.wait_for_launches(limit) {
+        if !self.wait_for_launches(limit) {
             self.check()?;
             return Err(Error::argument("end of a program", format!("within {limit:?}"), "none"));
         }
@@ -479,7 +513,7 @@ fn check_fit(
     (blocks, threads): (u32, u32),
     options: Options,
 ) -> Result<()> {
-    if options.driven == Driven::Launches {
+    if options.driven != Driven::Resident {
         return Ok(());
     }
     let service = calls.blocks as usize;

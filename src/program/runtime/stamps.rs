@@ -41,7 +41,7 @@ impl Rings {
     /// Empty ones, if the options ask for stamps.
     pub fn new(context: &Arc<CudaContext>, blocks: u32, options: Options) -> Result<Option<Self>> {
         let capacity = options.stamps;
-        if capacity == 0 || options.driven == Driven::Launches {
+        if capacity == 0 || options.driven != Driven::Resident {
             return Ok(None);
         }
         let one = size_of::<ProgramStamp>() as u64 * u64::from(blocks);

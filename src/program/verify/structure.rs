@@ -5,7 +5,9 @@ use super::{Rank, raisers};
 use crate::communicator::Collective;
 use crate::program::error::{Refusal, RefusalKind};
 use crate::program::runtime::is_for;
-use ringdove_kernels::program::TaskKind;
+use crate::program::task::{accesses, is_message};
+use crate::program::tensor::{TensorId, batches};
+use ringdove_kernels::program::{BATCHES, TaskKind};
 
 pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
     let program = rank.program;
@@ -28,6 +30,7 @@ pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
     if let Some(number) = places.iter().position(|&count| count != 1) {
         return Err(rank.refusal(RefusalKind::Place, number as u32, None));
     }
+    check_batches(rank)?;
     let raisers = raisers(program);
     for (number, task) in (0..).zip(&program.tasks) {
         if task.raises.is_some_and(|counter| counter >= program.counters) {
@@ -43,6 +46,24 @@ pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
             }
             if wait.lag > 1 {
                 return Err(rank.refusal(RefusalKind::Lag, number, Some(one)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Batches are read, by tasks that compute, and there are not too many.
+fn check_batches(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
+    let program = rank.program;
+    let known: Vec<TensorId> = batches(&program.tensors).collect();
+    for (number, task) in (0..).zip(&program.tasks) {
+        let computes =
+            !is_message(task.kind) && !matches!(task.kind, TaskKind::Collective | TaskKind::Keep);
+        let Some(operator) = program.operators.get(task.operator as usize) else { continue };
+        for access in accesses(task, operator) {
+            let place = known.iter().position(|&batch| batch == access.tensor);
+            if place.is_some_and(|place| access.writes || !computes || place >= BATCHES) {
+                return Err(rank.refusal(RefusalKind::Batch, number, None));
             }
         }
     }

@@ -8,6 +8,7 @@ use super::warp::{Context, Warp};
 use super::windows;
 use crate::kernel::Clock;
 use crate::memory::Memory;
+use std::ops::Deref;
 
 /// The bytes of a memory that belongs to the block.
 fn place(
@@ -22,6 +23,33 @@ fn place(
         .ok()
         .and_then(|start| bytes.get_mut(start..start.checked_add(length)?))
         .ok_or_else(|| Trouble::at(fault, lane, address, length))
+}
+
+/// The bytes of each lane's local memory at the same place, if they are there.
+fn rows(
+    local: &mut [u8],
+    local_bytes: usize,
+    offset: u64,
+    width: usize,
+) -> Option<impl Iterator<Item = &mut [u8]>> {
+    let start = usize::try_from(offset).ok()?;
+    let end = start.checked_add(width).filter(|&end| end <= local_bytes)?;
+    Some(local.chunks_exact_mut(local_bytes).map(move |own| &mut own[start..end]))
+}
+
+/// Copies for each lane. Words of usual sizes are moves of the host, where a length that is not
+/// known would be a call.
+fn copy_rows<'a, From: Deref<Target = [u8]>>(
+    to: impl Iterator<Item = &'a mut [u8]>,
+    from: impl Iterator<Item = From>,
+) {
+    for (to, from) in to.zip(from) {
+        match (to.len(), &*from) {
+            (4, &[a, b, c, d]) => to.copy_from_slice(&[a, b, c, d]),
+            (8, &[a, b, c, d, e, f, g, h]) => to.copy_from_slice(&[a, b, c, d, e, f, g, h]),
+            (_, from) => to.copy_from_slice(from),
+        }
+    }
 }
 
 impl Warp {
@@ -48,6 +76,13 @@ impl Warp {
                 }
             }
             let local_bytes = context.program.local_bytes as usize;
+            if space == Space::Local
+                && shape(offsets, lanes, width as u64) == Shape::Same
+                && let Some(rows) = rows(&mut self.local, local_bytes, offsets[0], width)
+            {
+                copy_rows(scratch.chunks_exact_mut(width), rows);
+                return Ok(());
+            }
             try_each_lane(lanes, |lane| {
                 let offset = offsets[lane];
                 let into = &mut scratch[lane * width..(lane + 1) * width];
@@ -101,6 +136,13 @@ impl Warp {
                 }
             }
             let local_bytes = context.program.local_bytes as usize;
+            if space == Space::Local
+                && shape(offsets, lanes, width as u64) == Shape::Same
+                && let Some(rows) = rows(&mut self.local, local_bytes, offsets[0], width)
+            {
+                copy_rows(rows, scratch.chunks_exact(width));
+                return Ok(());
+            }
             try_each_lane(lanes, |lane| {
                 let (offset, address) = (offsets[lane], addresses[lane]);
                 let (memory, fault) = match space {
