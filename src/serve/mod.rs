@@ -52,6 +52,7 @@
 //! orderings of memory), `votes` (who is removed), `watch` (boards), `job`, `fabric` (connections),
 //! `shard` (versions), `server`, `client`.
 
+mod balance;
 mod client;
 mod fabric;
 mod job;

@@ -29,6 +29,12 @@ pub struct JobArguments {
     /// next
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub servers: usize,
+    /// Parts that the tensors are dealt out to; as many as servers without
+    #[arg(long, value_name = "COUNT")]
+    pub shards: Option<usize>,
+    /// How often servers compare their traffic, to hand shards over, in milliseconds; 0: never
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub balance_ms: u64,
     /// How gradients change parameters
     #[arg(long, value_enum, default_value_t = Kind::Sgd)]
     optimizer: Kind,

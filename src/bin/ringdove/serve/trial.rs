@@ -101,7 +101,7 @@ impl Trial {
     fn counts(&self, client: &Client) -> Result<Vec<Vec<u64>>> {
         let Some(base) = self.base else { return Ok(Vec::new()) };
         let job = client.job();
-        let mut shards: Vec<Option<f32>> = vec![None; job.servers];
+        let mut shards: Vec<Option<f32>> = vec![None; job.shards];
         for tensor in job.model.tensors() {
             let shard = client.place(&tensor.name).map_or(0, |(shard, _)| shard);
             for value in client.floats(&tensor.name)? {
