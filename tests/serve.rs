@@ -22,12 +22,16 @@ const PROCESSES: [&str; 2] = ["--procs", "5"];
 /// In the environment of a process that kills itself: the seed of the moment.
 const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
 const STEPS: u64 = 60;
+/// Far above what anything here takes, also where the machine is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest step of a worker that a lost server holds up: the aim is two seconds, and the machine
+/// may be busy with other things.
+const HELD_UP_MAX: Duration = Duration::from_secs(30);
 /// Each worker's gradients are digits of this base: 61^3 is exact in 32-bit floats.
 const BASE: u64 = STEPS + 1;
 
 fn settings() -> Settings {
-    let wait_timeout = Duration::from_secs(60);
-    Settings { wait_timeout, ..Settings::from_env().unwrap() }
+    Settings { wait_timeout: PATIENCE, ..Settings::from_env().unwrap() }
 }
 
 fn launch() -> Launch {
@@ -83,7 +87,16 @@ struct Seen {
 
 /// A worker that sends its gradients and checks, after each, that what was acknowledged is in the
 /// parameters, and nothing that was not sent. `at_step` is called before each.
-fn work(mut client: Client, mut at_step: impl FnMut(u64, &mut Client)) -> Seen {
+fn work(client: Client, at_step: impl FnMut(u64, &mut Client)) -> Seen {
+    work_beside(client, None, at_step)
+}
+
+/// As [`work`], where one worker may be lost: nobody waits for its gradients.
+fn work_beside(
+    mut client: Client,
+    lost: Option<usize>,
+    mut at_step: impl FnMut(u64, &mut Client),
+) -> Seen {
     let worker = client.worker();
     let value = BASE.pow(worker as u32) as f32;
     let tensors = client.job().model.tensors();
@@ -108,18 +121,16 @@ fn work(mut client: Client, mut at_step: impl FnMut(u64, &mut Client)) -> Seen {
         }
     }
     client.settle().unwrap();
-    // The others end too, or make no version for a while.
-    let (mut seen, mut since) = (Vec::new(), Instant::now());
-    while since.elapsed() < Duration::from_secs(3) {
+    // The others end too.
+    let is_whole = |counts: &Vec<u64>| {
+        let mut counts = counts.iter().enumerate();
+        counts.all(|(worker, count)| *count == STEPS || Some(worker) == lost)
+    };
+    let (mut seen, start) = (Vec::new(), Instant::now());
+    while !(!seen.is_empty() && seen.iter().all(is_whole)) {
+        assert!(start.elapsed() < PATIENCE, "others do not end: {seen:?}");
         client.pull().unwrap();
-        let now = counts(&client);
-        if now.iter().flatten().all(|count| *count == STEPS) {
-            seen = now;
-            break;
-        }
-        if now != seen {
-            (seen, since) = (now, Instant::now());
-        }
+        seen = counts(&client);
     }
     assert!(seen.iter().all(|counts| counts[worker] == STEPS), "{seen:?}");
     let removed = client.removed();
@@ -179,8 +190,8 @@ fn with_victim(rank: u32, job: Job, check: impl Fn(&Seen), check_server: impl Fn
         });
         return check_server(&served);
     }
-    let workers = job.workers as u64;
-    let seen = work(client(job), |step, _| {
+    let (workers, lost) = (job.workers as u64, (rank as usize).checked_sub(job.servers));
+    let seen = work_beside(client(job), lost, |step, _| {
         if is_victim && step > moment / workers {
             die();
         }
@@ -264,8 +275,7 @@ fn a_server_that_is_killed_loses_nothing_that_was_acknowledged() {
         let check = |seen: &Seen| {
             assert_eq!(seen.counts, vec![vec![STEPS; 3]; 2]);
             assert_eq!(seen.removed, [victim as usize]);
-            // The aim is two seconds; this machine may be busy.
-            assert!(seen.slowest < Duration::from_secs(10), "{:?}", seen.slowest);
+            assert!(seen.slowest < HELD_UP_MAX, "{:?}", seen.slowest);
         };
         let check_server = |served: &Served| assert_eq!(served.taken_over, 1, "{served:?}");
         with_victim(victim, job(2, 3), check, check_server);
@@ -316,7 +326,7 @@ fn heat(client: &mut Client) {
         for tensor in [&hot, &warm, &hot, &warm, &hot] {
             client.read(tensor, 0, &mut bytes).unwrap();
         }
-        assert!(start.elapsed() < Duration::from_secs(120), "no shard moves");
+        assert!(start.elapsed() < 2 * PATIENCE, "no shard moves");
     }
 }
 
@@ -388,7 +398,7 @@ fn a_server_that_dies_in_the_middle_of_a_move_loses_nothing() {
         });
         assert_eq!(seen.counts, vec![vec![STEPS; 3]; 4]);
         assert_eq!(seen.removed, [victim as usize]);
-        assert!(seen.slowest < Duration::from_secs(10), "{:?}", seen.slowest);
+        assert!(seen.slowest < HELD_UP_MAX, "{:?}", seen.slowest);
     });
 }
 
