@@ -13,9 +13,12 @@ pub struct Arguments {
     /// The other processes send so many gradients, read after each, and check what they read
     #[arg(long, value_name = "COUNT")]
     pub steps: Option<u64>,
-    /// They check nothing, and print how fast gradients and parameters went
+    /// They check nothing, and print how fast gradients went, and after them parameters
     #[arg(long)]
     pub measure: bool,
+    /// With --measure, how often parameters are read; as often as there are steps without
+    #[arg(long, value_name = "COUNT", requires = "measure")]
+    pub reads: Option<u64>,
 }
 
 /// The job, which all members name alike.

@@ -48,7 +48,8 @@ fn member(arguments: &Arguments) -> Result<(), String> {
             launch.rank, arguments.job.servers
         ));
     };
-    let trial = trial::Trial::of(&job, steps, arguments.measure)?;
+    let reads = arguments.measure.then(|| arguments.reads.unwrap_or(steps));
+    let trial = trial::Trial::of(&job, steps, reads)?;
     let client = Client::join(job, Role::Worker, &launch, &settings).map_err(text)?;
     super::say(&trial.run(client).map_err(text)?)
 }

@@ -19,12 +19,15 @@ pub struct Trial {
     steps: u64,
     /// One more than the count of steps; none where nothing is checked.
     base: Option<u64>,
+    /// How often parameters are read where nothing is checked.
+    reads: u64,
 }
 
 impl Trial {
-    pub fn of(job: &Job, steps: u64, measure: bool) -> Result<Self, String> {
-        if measure {
-            return Ok(Self { steps, base: None });
+    /// One that measures, with so many reads, or one that checks.
+    pub fn of(job: &Job, steps: u64, measured: Option<u64>) -> Result<Self, String> {
+        if let Some(reads) = measured {
+            return Ok(Self { steps, base: None, reads });
         }
         let base = steps + 1;
         let largest = base.checked_pow(job.workers as u32).filter(|largest| *largest <= EXACT);
@@ -34,7 +37,7 @@ impl Trial {
                  to {EXACT}: expected fewer steps than {steps}, or --measure"
             ));
         }
-        Ok(Self { steps, base: Some(base) })
+        Ok(Self { steps, base: Some(base), reads: 0 })
     }
 
     /// Runs it; says what came of it.
@@ -102,19 +105,20 @@ impl Trial {
         let pushing = start.elapsed();
         wait_for_versions(&mut client, (credits + self.steps) * workers)?;
         let start = Instant::now();
-        for _ in 0..self.steps {
+        for _ in 0..self.reads {
             client.pull()?;
         }
         let pulling = start.elapsed();
         let (worker, bytes) = (client.worker(), client.job().model.bytes() as f64);
         client.leave()?;
-        let rate = |time: Duration| bytes * self.steps as f64 / time.as_secs_f64() / 1e9;
+        let rate = |count: u64, time: Duration| bytes * count as f64 / time.as_secs_f64() / 1e9;
         Ok(format!(
-            "worker {worker}: {} steps, gradients {:.2} GB/s until acknowledged, parameters {:.2} \
-             GB/s\n",
+            "worker {worker}: {} gradients, {:.2} GB/s until acknowledged, {} reads of all \
+             parameters, {:.2} GB/s\n",
             self.steps,
-            rate(pushing),
-            rate(pulling)
+            rate(self.steps, pushing),
+            self.reads,
+            rate(self.reads, pulling)
         ))
     }
 
