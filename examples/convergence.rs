@@ -5,7 +5,8 @@
 //! after as many steps, and curves differ by the age of the weights alone.
 //!
 //! `hwsim run --machine pcie4 -- target/release/examples/convergence [FOLDER]` prints how the loss
-//! falls, and draws it to FOLDER (`target`), a drawing for each of the two. Servers need an RDMA adapter.
+//! falls, and draws it to FOLDER (`target`), a drawing for each of the two. Servers need an RDMA
+//! adapter.
 
 #[path = "variants/exchange.rs"]
 #[allow(dead_code, reason = "workers of servers alone are wanted here")]

@@ -2,8 +2,9 @@
 //! they count, where everything lives and where a server, a worker or a link is lost.
 //!
 //! Faults that must be survived, each at a moment that a seed chooses: a server is killed, the one
-//! or the other, also in the middle of a shard's move; a worker is killed; the port of a server goes
-//! down; adapters place data in any order, late. (`mount.rs`: the disk of a mount point is gone.) `RINGDOVE_SERVE_SEEDS` asks for more than the few seeds of a test run.
+//! or the other, also in the middle of a shard's move; a worker is killed; the port of a server
+//! goes down; adapters place data in any order, late. (`mount.rs`: the disk of a mount point is
+//! gone.) `RINGDOVE_SERVE_SEEDS` asks for more than the few seeds of a test run.
 
 mod hardware;
 
@@ -24,8 +25,8 @@ const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
 const STEPS: u64 = 60;
 /// Far above what anything here takes, also where the machine is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest step of a worker that a lost server holds up: the aim is two seconds, and the machine
-/// may be busy with other things.
+/// The longest step of a worker that a lost server holds up: the aim is two seconds, and the
+/// machine may be busy with other things.
 const HELD_UP_MAX: Duration = Duration::from_secs(30);
 /// Each worker's gradients are digits of this base: 61^3 is exact in 32-bit floats.
 const BASE: u64 = STEPS + 1;

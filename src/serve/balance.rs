@@ -67,8 +67,8 @@ mod tests {
                 let all = [sum(&sides[0]), sum(&sides[1])];
                 prop_assert!(all[0].max(all[1]) < most || moves == 0);
                 most = all[0].max(all[1]);
-                let chosen = (0..2)
-                    .find_map(|own| Some((own, choose(&led(&sides[own]), all[own], |_| all[1 - own])?)));
+                let of = |own: usize| choose(&led(&sides[own]), all[own], |_| all[1 - own]);
+                let chosen = (0..2).find_map(|own| Some((own, of(own)?)));
                 let Some((own, shard)) = chosen else { break };
                 let bytes = std::mem::take(&mut sides[own][shard]);
                 sides[1 - own].push(bytes);

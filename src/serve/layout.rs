@@ -8,7 +8,7 @@
 //! | 1 | the beat: rises while the member lives |
 //! | 2 | votes: bit `s` for the removal of server `s`; [`LEFT`], [`OBSERVER`] |
 //! | 3 | of a server: 1 + the set of removed servers with which all its shards have replicas |
-//! | 4 | of a server: bytes that were read of, and applied to, the shards that it leads, in a period |
+//! | 4 | of a server: bytes read of, and applied to, the shards that it leads, in a period |
 //! | 8 + m | of a server: the votes of member `m`, as far as it has seen them |
 //!
 //! | room | what |

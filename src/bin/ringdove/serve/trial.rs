@@ -87,8 +87,9 @@ impl Trial {
         ))
     }
 
-    /// All workers send their gradients; when all are applied, all read the parameters. Each slot is
-    /// used and each shard is read once before: memory that is touched for the first time is slow.
+    /// All workers send their gradients; when all are applied, all read the parameters. Each slot
+    /// is used and each shard is read once before: memory that is touched for the first time is
+    /// slow.
     fn measure(&self, mut client: Client) -> Result<String> {
         let (workers, credits) = (client.job().workers as u64, client.job().credits as u64);
         let nothing: &[(&str, &[f32])] = &[];
