@@ -128,7 +128,7 @@ fn work_beside(
         counts.all(|(worker, count)| *count == STEPS || Some(worker) == lost)
     };
     let (mut seen, start) = (Vec::new(), Instant::now());
-    while !(!seen.is_empty() && seen.iter().all(is_whole)) {
+    while seen.is_empty() || !seen.iter().all(is_whole) {
         assert!(start.elapsed() < PATIENCE, "others do not end: {seen:?}");
         client.pull().unwrap();
         seen = counts(&client);
