@@ -180,7 +180,7 @@ fn what_exporters_write_is_understood() {
 fn bad_models_are_refused_with_file_node_and_reason() {
     type Change = fn(&mut GraphProto);
     let cases: &[(Change, &[&str])] = &[
-        (|m| m.node[1].op_type = "Conv".into(), &["'active'", "'Conv'", "Gemm"]),
+        (|m| m.node[1].op_type = "LSTM".into(), &["'active'", "'LSTM'", "Gemm"]),
         (|m| m.node[1].domain = "com.other".into(), &["'active'", "com.other"]),
         (|m| m.node[1].input[0] = "nowhere".into(), &["'active'", "'nowhere'", "not there"]),
         (|m| m.node[1].input[0] = "y".into(), &["cycle", "'active'", "'second'"]),
@@ -393,4 +393,51 @@ fn the_command_takes_models() {
     let json = "tests/fixtures/graph/two-ranks.json";
     let (done, said) = ringdove(&[json, "--placement", &placement]);
     assert!(!done && said.contains("places its operators itself"), "{said}");
+}
+
+/// The operators of image models. If this fails, a published model has to be rewritten before its
+/// transfers can be planned.
+#[test]
+fn an_image_model_is_a_graph() {
+    let convolved = node("Conv", "c", 0, &["x", "w", "b"], "c");
+    let graph = GraphProto {
+        node: vec![
+            convolved.clone(),
+            node("Relu", "a", 0, &["c"], "a"),
+            node("MaxPool", "m", 0, &["a"], "m"),
+            node("Transpose", "t", 1, &["m"], "t"),
+            node("Concat", "both", 1, &["t", "t"], "two"),
+            node("Flatten", "f", 1, &["two"], "f"),
+            node("Softmax", "s", 1, &["f"], "y"),
+        ],
+        initializer: vec![parameter("w", &[8, 3, 3, 3]), parameter("b", &[8])],
+        input: vec![value("x", FLOAT, &[1, 3, 16, 16])],
+        output: vec![value("y", FLOAT, &[1, 1024])],
+        value_info: vec![
+            value("c", FLOAT, &[1, 8, 16, 16]),
+            value("m", FLOAT, &[1, 8, 8, 8]),
+            value("t", FLOAT, &[1, 8, 8, 8]),
+            value("two", FLOAT, &[1, 8, 8, 16]),
+        ],
+    };
+    let read_graph = read(graph.clone()).unwrap();
+    assert_eq!(shape(&read_graph, "a"), [1, 8, 16, 16]);
+    assert_eq!(shape(&read_graph, "f"), [1, 1024]);
+    let plan = TransferPlan::of(read_graph);
+    assert_eq!((plan.edges.len(), plan.edges[0].bytes), (1, Some(2048)), "{}", plan.explain());
+
+    // What does not belong together, and what is not known, by the node's name.
+    let with = |first: NodeProto| {
+        let mut graph = graph.clone();
+        graph.node[0] = first;
+        read(graph).unwrap_err()
+    };
+    let filters = node("Conv", "c", 0, &["x", "b"], "c");
+    assert!(with(filters).contains("shapes disagree"));
+    for op_type in ["LSTM", "Resize", "conv"] {
+        let error = with(node(op_type, "odd", 0, &["x", "w"], "c"));
+        assert!(error.contains("'odd'") && error.contains(&format!("'{op_type}'")), "{error}");
+    }
+    let two = NodeProto { output: vec!["c".into(), "d".into()], ..convolved };
+    assert!(with(two).contains("2 outputs; expected one"));
 }

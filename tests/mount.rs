@@ -2,16 +2,17 @@
 
 mod hardware;
 
-use hardware::{is_left_out, on_machine_with, tool};
+use hardware::{is_left_out, on_machine_env, on_machine_with, tool};
 use ringdove::bootstrap::Launch;
-use ringdove::serve::{Job, Model, Server};
+use ringdove::serve::{Client, Job, Model, Role, Server};
 use ringdove::{Settings, serve::Optimizer};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const MODEL: &str = r#"{"ringdove_model": 1, "name": "net", "tensors": [
@@ -42,6 +43,37 @@ fn may_mount() -> bool {
         && nix::unistd::geteuid().is_root()
 }
 
+fn job(workers: usize) -> Job {
+    let model = Model::read("model.json", MODEL).unwrap();
+    Job { optimizer: Optimizer::Sgd { rate: 1.0 }, ..Job::new(model, 2, workers) }
+}
+
+fn settings() -> Settings {
+    Settings { wait_timeout: PATIENCE, ..Settings::from_env().unwrap() }
+}
+
+fn serve(launch: &Launch, workers: usize) {
+    let served = Server::join(job(workers), launch, &settings()).unwrap().run().unwrap();
+    assert!(served.led + served.followed > 0, "{served:?}");
+}
+
+/// Makes a folder, and mounts there; the model's description lies in `outside`.
+fn mounted(outside: &Path, mount: &Path) -> Child {
+    let model = outside.join("model.json");
+    fs::write(&model, MODEL).unwrap();
+    fs::create_dir(mount).unwrap();
+    let mut command = Command::new(tool("ringdove"));
+    command.arg("mount").arg(mount).arg("--model").arg(&model).stdin(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    let start = Instant::now();
+    while !mount.join("version").exists() {
+        assert_eq!(process.try_wait().unwrap(), None, "the mount has ended");
+        assert!(start.elapsed() < PATIENCE, "nothing was mounted");
+        std::thread::yield_now();
+    }
+    process
+}
+
 /// If this fails, `cp`, `dd` or a memory map of tensors give something else than the parameters, or
 /// files can be made to hold what a tensor cannot.
 #[test]
@@ -55,27 +87,11 @@ fn programs_read_and_write_tensors_as_files() {
     on_machine_with("pcie4 x 3", &["--procs", "3"], || {
         let launch = Launch::from_env().unwrap().unwrap();
         if launch.rank < 2 {
-            let model = Model::read("model.json", MODEL).unwrap();
-            let optimizer = Optimizer::Sgd { rate: 1.0 };
-            let job = Job { optimizer, ..Job::new(model, 2, 1) };
-            let settings = Settings { wait_timeout: PATIENCE, ..Settings::from_env().unwrap() };
-            let served = Server::join(job, &launch, &settings).unwrap().run().unwrap();
-            assert!(served.led + served.followed > 0, "{served:?}");
-            return;
+            return serve(&launch, 1);
         }
         let folder = tempfile::tempdir().unwrap();
-        let (model, mount) = (folder.path().join("model.json"), folder.path().join("mount"));
-        fs::write(&model, MODEL).unwrap();
-        fs::create_dir(&mount).unwrap();
-        let mut command = Command::new(tool("ringdove"));
-        command.arg("mount").arg(&mount).arg("--model").arg(&model).stdin(Stdio::null());
-        let mut process = command.spawn().unwrap();
-        let start = Instant::now();
-        while !mount.join("version").exists() {
-            assert_eq!(process.try_wait().unwrap(), None, "the mount has ended");
-            assert!(start.elapsed() < PATIENCE, "nothing was mounted");
-            std::thread::yield_now();
-        }
+        let mount = folder.path().join("mount");
+        let mut process = mounted(folder.path(), &mount);
         check_files(&mount, folder.path());
         works("umount", &[mount.to_str().unwrap()]);
         assert!(process.wait().unwrap().success());
@@ -165,4 +181,142 @@ fn a_machine_without_fuse_is_told_so() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("/dev/fuse") && said.contains("module `fuse`"), "{said}");
+}
+
+/// What takes the mount from under a program that writes, by the seed.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    /// The file system that the mount point lies on is gone (detached, with all that is mounted
+    /// on it).
+    Disk,
+    /// FUSE ends the connection (`umount -f`).
+    Connection,
+    /// The process that mounted is killed.
+    Process,
+}
+
+/// Bytes of one write into the tensor `dense/w`, and how many there are. None crosses the border of
+/// a page: Linux hands over what does as two writes.
+const PIECE: usize = 1024;
+const PIECES: usize = 100;
+
+fn piece(number: usize) -> Vec<u8> {
+    let value = (number + 1) as f32;
+    (0..PIECE / 4).flat_map(|_| value.to_le_bytes()).collect()
+}
+
+/// If this fails, what a program was told is written is lost with the mount point, or half of a
+/// write is there. `RINGDOVE_SERVE_SEEDS` asks for more seeds than a test run has.
+#[test]
+fn what_was_written_stays_when_the_mount_point_is_gone() {
+    if is_left_out("this test starts servers on virtual nodes") {
+        return;
+    }
+    if !may_mount() {
+        return tally::skip("fuse", "no /dev/fuse that this process may open");
+    }
+    if let Ok(seed) = std::env::var("RINGDOVE_TEST_SEED") {
+        return lose_the_mount(seed.parse().unwrap());
+    }
+    let seeds = std::env::var("RINGDOVE_SERVE_SEEDS").map_or(3, |count| count.parse().unwrap());
+    for seed in 0..seeds {
+        println!("a mount is lost: seed {seed}; RINGDOVE_SERVE_SEEDS={} reaches it", seed + 1);
+        let (folder, seed) = (tempfile::tempdir().unwrap(), seed.to_string());
+        let place = folder.path().to_str().unwrap();
+        let variables = [("RINGDOVE_TEST_SEED", &*seed), ("RINGDOVE_TEST_FOLDER", place)];
+        let options = ["--procs", "4"];
+        let body = || unreachable!("the body runs inside alone");
+        on_machine_env("pcie4 x 4", &options, &variables, body);
+    }
+}
+
+fn lose_the_mount(seed: u64) {
+    let launch = Launch::from_env().unwrap().unwrap();
+    let folder = std::env::var("RINGDOVE_TEST_FOLDER").unwrap();
+    let done = Path::new(&folder).join("done");
+    match launch.rank {
+        0 | 1 => serve(&launch, 2),
+        2 => {
+            let acknowledged = write_until_gone(Path::new(&folder), seed);
+            let text = acknowledged.iter().map(|number| format!("{number}\n")).collect::<String>();
+            fs::write(done.with_extension("part"), text).unwrap();
+            fs::rename(done.with_extension("part"), done).unwrap();
+        }
+        _ => {
+            let mut client = Client::join(job(2), Role::Observer, &launch, &settings()).unwrap();
+            let start = Instant::now();
+            while !done.exists() {
+                assert!(start.elapsed() < 3 * PATIENCE, "the writer does not end");
+                std::thread::yield_now();
+            }
+            let text = fs::read_to_string(&done).unwrap();
+            let acknowledged: Vec<usize> = text.lines().map(|it| it.parse().unwrap()).collect();
+            client.pull().unwrap();
+            let mut bytes = vec![0; 120_000];
+            client.copy_out("dense/w", &mut bytes).unwrap();
+            for (number, seen) in bytes.chunks(PIECE).take(PIECES).enumerate() {
+                let is_whole = seen == piece(number);
+                let is_empty = seen.iter().all(|byte| *byte == 0);
+                assert!(is_whole || is_empty, "half of write {number} is there");
+                assert!(is_whole || !acknowledged.contains(&number), "write {number} is lost");
+            }
+            println!("seed {seed}: {} writes acknowledged, all there", acknowledged.len());
+            client.leave().unwrap();
+        }
+    }
+}
+
+/// Gives the writes that were acknowledged.
+fn write_until_gone(folder: &Path, seed: u64) -> Vec<usize> {
+    let loss = [Loss::Disk, Loss::Connection, Loss::Process][(seed % 3) as usize];
+    let moment = fastrand::Rng::with_seed(seed).usize(1..PIECES * 3 / 4);
+    let disk = folder.join("disk");
+    let mount = disk.join("mount");
+    let [disk_text, mount_text] = [&disk, &mount].map(|path| path.to_str().unwrap().to_owned());
+    fs::create_dir(&disk).unwrap();
+    works("mount", &["-t", "tmpfs", "disk-of-a-test", &disk_text]);
+    let mut process = mounted(folder, &mount);
+    let file = OpenOptions::new().write(true).open(mount.join("net/dense/w")).unwrap();
+    let written = AtomicUsize::new(0);
+    let mut acknowledged = Vec::new();
+    std::thread::scope(|scope| {
+        let process = &mut process;
+        scope.spawn(|| {
+            let start = Instant::now();
+            while written.load(Ordering::Relaxed) < moment {
+                assert!(start.elapsed() < PATIENCE, "nothing is written");
+                std::thread::yield_now();
+            }
+            match loss {
+                Loss::Disk => drop(works("umount", &["--lazy", &disk_text])),
+                // It says that the mount is busy, and has ended the connection.
+                Loss::Connection => drop(run("umount", &["--force", &mount_text])),
+                Loss::Process => process.kill().unwrap(),
+            }
+        });
+        for number in 0..PIECES {
+            match file.write_all_at(&piece(number), (number * PIECE) as u64) {
+                Ok(()) => acknowledged.push(number),
+                Err(_) => break,
+            }
+            written.fetch_add(1, Ordering::Relaxed);
+        }
+        // However few were written, the loss comes.
+        written.store(PIECES, Ordering::Relaxed);
+    });
+    println!("seed {seed}: {loss:?} lost at write {moment}, {} acknowledged", acknowledged.len());
+    match loss {
+        // Who has the file open does not notice.
+        Loss::Disk => assert_eq!(acknowledged.len(), PIECES),
+        Loss::Connection | Loss::Process => assert!(acknowledged.len() >= moment),
+    }
+    drop(file);
+    if !matches!(loss, Loss::Disk) {
+        run("umount", &["--lazy", &mount_text]);
+        works("umount", &["--lazy", &disk_text]);
+    }
+    // With the last file, the mount ends by itself.
+    let status = process.wait().unwrap();
+    assert!(status.success() || matches!(loss, Loss::Process), "{loss:?}: {status}");
+    acknowledged
 }

@@ -57,6 +57,18 @@ fn every_variant_of_distributed_training_learns() {
     }
 }
 
+/// If this fails, a network learns nothing any more where more workers share its samples.
+#[test]
+fn a_model_converges_with_any_number_of_workers() {
+    if is_left_out("servers of parameters need an RDMA adapter") {
+        return;
+    }
+    let drawings = ["convergence-stale-synchronous.svg", "convergence-asynchronous.svg"];
+    for output in run_example("convergence", &["pcie4"], &drawings) {
+        assert!(output.contains("asynchronous, 8"), "{output}");
+    }
+}
+
 /// If this fails, a token or a gradient reaches a wrong expert, or is added in another order: the
 /// experts of several GPUs do not learn what they learn on one.
 #[test]

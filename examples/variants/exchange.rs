@@ -190,7 +190,7 @@ impl Servers {
                 client.assign(name, 0, bytemuck::cast_slice(layer))?;
             }
         }
-        let mut first = vec![0; client.job().servers];
+        let mut first = vec![0; client.job().shards];
         for (shard, _) in names.iter().filter_map(|name| client.place(name)) {
             first[shard] += 1;
         }

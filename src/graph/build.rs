@@ -365,7 +365,7 @@ impl<'a> Builder<'a> {
             let shape = shown(Some(shape));
             return error(format!("'{}' becomes {shape}, more than 1 TiB", output.name));
         }
-        if draft.kind == Kind::Reshape {
+        if matches!(draft.kind, Kind::Reshape | Kind::Transpose) {
             let before = &self.tensors[inputs[0]];
             let after = shape.as_deref().and_then(|shape| bytes(shape, data_type));
             if let (Some(before), Some(after)) = (before.bytes(), after)

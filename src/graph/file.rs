@@ -20,8 +20,9 @@
 //!   it; and of others what does not follow by itself. `type` is f32 where it is left out. A word
 //!   in a `shape` is a dimension that is known when the graph runs; a tensor with one may have a
 //!   `bytes_max`. `"memory": "foreign"` says that somebody else allocates it.
-//! * `operators`: in any order. `kind` is one of dense, add, multiply, relu, tanh, sigmoid,
-//!   reshape, select and gather ([`Kind`](super::Kind)).
+//! * `operators`: in any order. `kind` is one of dense, add, subtract, multiply, divide, relu,
+//!   tanh, sigmoid, softmax, transpose, concatenate, convolution, max-pool, average-pool, reshape,
+//!   select and gather ([`Kind`](super::Kind)).
 //!
 //! Errors name file, line and reason.
 

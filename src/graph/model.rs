@@ -92,12 +92,29 @@ pub enum Kind {
     Add,
     /// The product of two tensors of one shape, element by element.
     Multiply,
+    /// The difference of two tensors of one shape.
+    Subtract,
+    /// The quotient of two tensors of one shape, element by element.
+    Divide,
     /// The larger of each element and 0.
     Relu,
     /// The hyperbolic tangent of each element.
     Tanh,
     /// The logistic function of each element.
     Sigmoid,
+    /// The shares of each element's exponential, along an axis.
+    Softmax,
+    /// The same values in another order of dimensions.
+    Transpose,
+    /// Tensors one behind the other, along an axis. The shape is not worked out here.
+    Concatenate,
+    /// A convolution of images, `[n, c, ..]`, with `[k, c, ..]`, and `+ bias`, `[k]`, where there
+    /// is a third input. The shape is not worked out here.
+    Convolution,
+    /// The largest of the elements under a window. The shape is not worked out here.
+    MaxPool,
+    /// The mean of the elements under a window. The shape is not worked out here.
+    AveragePool,
     /// The same values in another shape, in the same memory.
     Reshape,
     /// The rows of the first input, `[r, c]`, for which the second, `[r]`, is not 0: how many is
@@ -109,13 +126,21 @@ pub enum Kind {
 }
 
 /// All kinds, with the names that files use.
-pub(super) const KINDS: [(&str, Kind); 9] = [
+pub(super) const KINDS: [(&str, Kind); 17] = [
     ("dense", Kind::Dense),
     ("add", Kind::Add),
     ("multiply", Kind::Multiply),
+    ("subtract", Kind::Subtract),
+    ("divide", Kind::Divide),
     ("relu", Kind::Relu),
     ("tanh", Kind::Tanh),
     ("sigmoid", Kind::Sigmoid),
+    ("softmax", Kind::Softmax),
+    ("transpose", Kind::Transpose),
+    ("concatenate", Kind::Concatenate),
+    ("convolution", Kind::Convolution),
+    ("max-pool", Kind::MaxPool),
+    ("average-pool", Kind::AveragePool),
     ("reshape", Kind::Reshape),
     ("select", Kind::Select),
     ("gather", Kind::Gather),

@@ -3,6 +3,9 @@
 use super::model::{Extent, Kind};
 use ringdove_kernels::element::DataType;
 
+/// The most tensors that one operator puts one behind the other.
+const CONCATENATED_MAX: usize = 4096;
+
 /// Shape and type of an operator's input; no shape where nothing is known.
 pub(super) struct Known<'a> {
     pub name: &'a str,
@@ -16,9 +19,12 @@ pub(super) struct Known<'a> {
 /// What does not belong together.
 pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
     let counts = match kind {
-        Kind::Dense => 2..=3,
-        Kind::Add | Kind::Multiply | Kind::Select | Kind::Gather => 2..=2,
-        Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Reshape => 1..=1,
+        Kind::Dense | Kind::Convolution => 2..=3,
+        Kind::Add | Kind::Subtract | Kind::Multiply | Kind::Divide => 2..=2,
+        Kind::Select | Kind::Gather => 2..=2,
+        Kind::Concatenate => 1..=CONCATENATED_MAX,
+        Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Softmax => 1..=1,
+        Kind::Reshape | Kind::Transpose | Kind::MaxPool | Kind::AveragePool => 1..=1,
     };
     if !counts.contains(&inputs.len()) {
         let (least, most) = (counts.start(), counts.end());
@@ -34,9 +40,13 @@ pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Exten
         return Err(format!("'{}' is {one} and '{}' is {two}", inputs[0].name, other.name));
     }
     match kind {
-        Kind::Relu | Kind::Tanh | Kind::Sigmoid => Ok(inputs[0].shape.map(<[_]>::to_vec)),
-        Kind::Add | Kind::Multiply => both(&inputs[0], &inputs[1]),
-        Kind::Reshape => Ok(None),
+        Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Softmax => {
+            Ok(inputs[0].shape.map(<[_]>::to_vec))
+        }
+        Kind::Add | Kind::Subtract | Kind::Multiply | Kind::Divide => both(&inputs[0], &inputs[1]),
+        Kind::Convolution => convolution(inputs).map(|()| None),
+        Kind::Reshape | Kind::Transpose | Kind::Concatenate => Ok(None),
+        Kind::MaxPool | Kind::AveragePool => Ok(None),
         Kind::Dense => dense(inputs),
         Kind::Select => select(inputs),
         Kind::Gather => gather(inputs),
@@ -82,6 +92,19 @@ fn dense(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
         return Err(disagree(&inputs[1], &inputs[2]));
     }
     Ok(Some([rows, columns].concat()))
+}
+
+/// Strides and edges are not known here: channels and bias are looked at, and no more.
+fn convolution(inputs: &[Known<'_>]) -> Result<(), String> {
+    let (Some(images), Some(filters)) = (inputs[0].shape, inputs[1].shape) else { return Ok(()) };
+    if images.len() != filters.len() || filters.len() < 3 {
+        return Err(disagree(&inputs[0], &inputs[1]));
+    }
+    let of_bias = inputs.get(2).and_then(|bias| bias.shape);
+    if of_bias.is_some_and(|bias| unify(bias, &filters[..1]).is_none()) {
+        return Err(disagree(&inputs[1], &inputs[2]));
+    }
+    Ok(())
 }
 
 fn select(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {

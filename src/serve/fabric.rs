@@ -1,7 +1,7 @@
 //! The connections of a member: how they are made, and accesses that wait for their end.
 
 use super::job::{Job, Terms};
-use super::layout::{BOARD_BYTES, PUBLISHED, WRITING};
+use super::layout::{BOARD_BYTES, LEADS, PUBLISHED, WRITING};
 use super::watch::{Peer, Start, View, Watch};
 use super::words::publish;
 use crate::bootstrap::{ControlPlane, Launch};
@@ -262,12 +262,14 @@ impl Making {
         let landing = pinned(BOARD_BYTES * members as u64, RemoteAccess::None)?;
         let mut hello = Hello { board: board.memory.encode_remote(), ..Hello::default() };
         let mut rooms = Vec::new();
-        for shard in (0..servers).filter(|_| own < servers) {
+        for shard in (0..terms.job.shards).filter(|_| own < servers) {
             let room = pinned(terms.room(shard).room_bytes(), RemoteAccess::Write)?;
             // Version 0, before anybody can read it.
             for offset in [WRITING, PUBLISHED] {
                 publish(&room.region.word64(offset as usize)?, 1);
             }
+            let leads = terms.holders(shard, 0).is_some_and(|(first, _)| first == own);
+            publish(&room.region.word64(LEADS as usize)?, leads.into());
             rooms.push(room);
         }
         hello.rooms = rooms.iter().map(|room| room.memory.encode_remote()).collect();
@@ -349,8 +351,7 @@ impl Met {
             let enough = (seen >= least).then_some(region);
             enough.ok_or_else(|| bad(field, expected, seen.to_string()))
         };
-        let servers = terms.job.servers;
-        let rooms = if member < servers { servers } else { 0 };
+        let rooms = if member < terms.job.servers { terms.job.shards } else { 0 };
         let counts = (hello.rooms.len(), hello.links.len());
         if counts != (rooms, terms.job.members()) {
             let expected = format!("{rooms} rooms, {} connections", terms.job.members());
@@ -380,7 +381,7 @@ mod tests {
         let room = |shard| region(terms.room(shard).room_bytes());
         Hello {
             board: region(BOARD_BYTES),
-            rooms: (0..terms.job.servers).map(room).collect(),
+            rooms: (0..terms.job.shards).map(room).collect(),
             links: vec![(vec![1, 2], vec![3]); terms.job.members()],
         }
     }

@@ -1,11 +1,14 @@
 //! What all members of a job agree on.
 
-use super::layout::{MEMBERS_MAX, Room};
+use super::layout::{MEMBERS_MAX, Room, SERVERS_MAX};
 use super::model::{Model, Sharding};
 use super::optimizer::Optimizer;
 use crate::bootstrap::Term;
 use crate::error::{Error, Result};
 use std::time::Duration;
+
+/// The most shards of a job.
+const SHARDS_MAX: usize = 256;
 
 /// A job: its model, and how it is served. The same for all members, which compare it when they
 /// meet.
@@ -18,6 +21,12 @@ pub struct Job {
     pub servers: usize,
     /// Workers, the ranks behind the servers.
     pub workers: usize,
+    /// Parts that the tensors are dealt out to; a tensor lies in one. Shard `s` begins at server
+    /// `s` modulo their number, and is held by the next one as well. With more shards than
+    /// servers, a server that has most of the traffic hands some over.
+    pub shards: usize,
+    /// How often servers compare their traffic, to hand shards over; without, shards stay.
+    pub balance: Option<Duration>,
     /// How gradients change parameters.
     pub optimizer: Optimizer,
     /// How many gradients a worker may be ahead of the slowest one: its gradient `n` is applied
@@ -45,13 +54,16 @@ pub(super) struct Terms {
 }
 
 impl Job {
-    /// A job with the usual choices: SGD, any staleness, two credits, two versions; a member may
-    /// stand still for five seconds.
+    /// A job with the usual choices: SGD, any staleness, two credits, two versions; as many shards
+    /// as servers, which compare their traffic each second; a member may stand still for five
+    /// seconds.
     pub fn new(model: Model, servers: usize, workers: usize) -> Self {
         Self {
             model,
             servers,
             workers,
+            shards: servers,
+            balance: Some(Duration::from_secs(1)),
             optimizer: Optimizer::Sgd { rate: 0.01 },
             staleness: None,
             credits: 2,
@@ -68,10 +80,13 @@ impl Job {
     /// What members compare.
     pub(super) fn terms(&self) -> Vec<Term> {
         let staleness = self.staleness.map_or("any".into(), |most| most.to_string());
+        let balance = self.balance.map_or("never".into(), |period| format!("{period:?}"));
         [
             ("the model", self.model.term()),
             ("servers", self.servers.to_string()),
             ("workers", self.workers.to_string()),
+            ("shards", self.shards.to_string()),
+            ("the period of balancing", balance),
             ("the optimizer", self.optimizer.to_string()),
             ("staleness", staleness),
             ("credits", self.credits.to_string()),
@@ -88,13 +103,16 @@ impl Job {
             let error = || Error::argument(what, format_args!("{least} to {most}"), value);
             inside.then_some(()).ok_or_else(error)
         };
-        within("servers of a job", self.servers, 1, 32)?;
+        within("servers of a job", self.servers, 1, SERVERS_MAX)?;
         within("workers of a job", self.workers, 1, MEMBERS_MAX - self.servers)?;
+        within("shards of a job", self.shards, 1, SHARDS_MAX)?;
+        let balance_ms = self.balance.map_or(100, |period| period.as_millis() as usize);
+        within("milliseconds between two looks at traffic", balance_ms, 10, 600_000)?;
         within("credits of a worker", self.credits, 1, 64)?;
         within("versions that a server keeps", self.versions, 2, 16)?;
         let stall_ms = self.stall_timeout.as_millis() as usize;
         within("milliseconds that a member may stand still", stall_ms, 100, 600_000)?;
-        let sharding = self.model.shard(self.servers);
+        let sharding = self.model.shard(self.shards);
         Ok(Terms { job: self, sharding })
     }
 }
@@ -110,8 +128,9 @@ impl Terms {
         }
     }
 
-    /// The servers that hold a shard when `removed` are gone: its primary and, if there is another
-    /// server, its replica. None when no server is left.
+    /// The servers that hold a shard when `removed` are gone: the one that leads it to begin with
+    /// and, if there is another server, its replica. None when no server is left. Of two that held
+    /// it, the one that is left comes first.
     pub(super) fn holders(&self, shard: usize, removed: u64) -> Option<(usize, Option<usize>)> {
         let count = self.job.servers;
         let mut live =

@@ -8,12 +8,15 @@
 //! | 1 | the beat: rises while the member lives |
 //! | 2 | votes: bit `s` for the removal of server `s`; [`LEFT`], [`OBSERVER`] |
 //! | 3 | of a server: 1 + the set of removed servers with which all its shards have replicas |
+//! | 4 | of a server: bytes read of, and applied to, the shards that it leads, in a period |
 //! | 8 + m | of a server: the votes of member `m`, as far as it has seen them |
 //!
 //! | room | what |
 //! |---|---|
-//! | status | `published`, `writing` (1 + version), 0, `synced` (by the primary: 1 + version) |
-//! | | `acked` of each worker; `refused` of each worker; `hold` of each worker (by the worker) |
+//! | status | `published`, `writing` (1 + version), `leads` (1: this server is the primary), |
+//! | | `synced` (by the primary: 1 + version), `handed` (by the other holder: see [`handed`]) |
+//! | | `acked` of each worker; `refused` of each worker |
+//! | | of each worker, by it: `hold`; bytes of the shard that it has read here |
 //! | log | [`LOG_ENTRIES`] words: which gradient becomes version v (by the primary) |
 //! | buffers | `versions` times: meta (`applied`, `clock` of workers, steps), parameters, state |
 //! | slots | `credits` for each worker: a header of 64 bytes, data (by the worker) |
@@ -22,12 +25,15 @@ use super::model::ALIGNMENT;
 
 /// The first word of a board.
 pub(super) const BOARD_MAGIC: u64 = 0x3130_6472_616f_6264;
+/// The most servers of a job.
+pub(super) const SERVERS_MAX: usize = 32;
 /// The most members of a job.
 pub(super) const MEMBERS_MAX: usize = 60;
 pub(super) const BOARD_BYTES: u64 = 8 * (8 + MEMBERS_MAX as u64 + 4);
 pub(super) const BOARD_BEAT: u64 = 8;
 pub(super) const BOARD_VOTES: u64 = 16;
 pub(super) const BOARD_REDUNDANT: u64 = 24;
+pub(super) const BOARD_LOAD: u64 = 32;
 pub(super) const BOARD_TABLE: u64 = 64;
 /// In the word of votes: this member has left, and votes no more.
 pub(super) const LEFT: u64 = 1 << 63;
@@ -41,8 +47,10 @@ pub(super) const HEADER_BYTES: u64 = 64;
 
 pub(super) const PUBLISHED: u64 = 0;
 pub(super) const WRITING: u64 = 8;
+pub(super) const LEADS: u64 = 16;
 pub(super) const SYNCED: u64 = 24;
-const FIRST_OF_WORKERS: u64 = 32;
+pub(super) const HANDED: u64 = 32;
+const FIRST_OF_WORKERS: u64 = 40;
 
 /// The places of one shard's room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +74,16 @@ impl Room {
     }
 
     pub(super) fn hold(&self, worker: u64) -> u64 {
-        FIRST_OF_WORKERS + 8 * (2 * self.workers + worker)
+        FIRST_OF_WORKERS + 8 * (2 * self.workers + 2 * worker)
+    }
+
+    /// Bytes that the worker has read here. Right behind `hold`, so that one access writes both.
+    pub(super) fn traffic(&self, worker: u64) -> u64 {
+        self.hold(worker) + 8
     }
 
     pub(super) fn status_bytes(&self) -> u64 {
-        (FIRST_OF_WORKERS + 24 * self.workers).next_multiple_of(ALIGNMENT)
+        (FIRST_OF_WORKERS + 32 * self.workers).next_multiple_of(ALIGNMENT)
     }
 
     /// Where it stands in the log which gradient becomes `version`.
@@ -117,6 +130,12 @@ pub(super) fn log_entry(version: u64, worker: u64, number: u64) -> u64 {
     (version & 0xffff) << 48 | (worker & 0xffff) << 32 | number & 0xffff_ffff
 }
 
+/// A shard is handed over for the `moves`th time between the servers that hold it. The pair is
+/// named, since the count begins again with another one.
+pub(super) fn handed((first, second): (usize, usize), moves: u32) -> u64 {
+    (first as u64) << 48 | (second as u64) << 32 | u64::from(moves)
+}
+
 /// Worker and the low bits of the number, if the entry is that of `version`.
 pub(super) fn read_log_entry(entry: u64, version: u64) -> Option<(u64, u32)> {
     // Numbers begin with 1, so no entry is 0. Wrapped numbers and versions need 2^32 gradients.
@@ -133,10 +152,12 @@ mod tests {
     fn nothing_in_a_room_overlaps() {
         for (workers, credits, versions, states) in [(1, 1, 2, 0), (3, 2, 2, 2), (7, 4, 5, 1)] {
             let room = Room { bytes: 192, states, workers, credits, versions };
-            let mut parts = vec![(PUBLISHED, 8), (WRITING, 8), (SYNCED, 8)];
+            let words = [PUBLISHED, WRITING, LEADS, SYNCED, HANDED];
+            let mut parts = words.map(|at| (at, 8)).to_vec();
             for worker in 0..workers {
-                let words = [room.acked(worker), room.refused(worker), room.hold(worker)];
-                parts.extend(words.map(|at| (at, 8)));
+                let own = [room.acked(worker), room.refused(worker), room.hold(worker)];
+                parts.extend(own.map(|at| (at, 8)));
+                parts.push((room.traffic(worker), 8));
                 let slots = (0..credits).map(|number| room.slot(worker, number));
                 parts.extend(slots.map(|at| (at, room.slot_bytes())));
             }

@@ -1,10 +1,11 @@
 //! Parameters of a model in the memory of servers, read and written by one-sided RDMA.
 //!
 //! A job has servers, ranks 0 and up, and workers behind them. The tensors of a [`Model`] are
-//! spread over shards, one for each server. A worker reads a shard out of a server's registered
-//! memory, and writes its gradients into slots of its own there; the server applies them, one after
-//! the other, with the job's [`Optimizer`], and each makes one *version* of the shard. Each shard
-//! has a *primary*, which decides the order, and a *replica*, the next server, which follows.
+//! spread over shards, one for each server or more. A worker reads a shard out of a server's
+//! registered memory, and writes its gradients into slots of its own there; the server applies
+//! them, one after the other, with the job's [`Optimizer`], and each makes one *version* of the
+//! shard. Each shard has a *primary*, which decides the order, and a *replica*, the next server,
+//! which follows.
 //!
 //! ```text
 //!  worker ──gradient──▶ slot at the replica     primary ──order (8 bytes)──▶ log at the replica
@@ -32,6 +33,21 @@
 //!   So what was acknowledged is in the memory of both, whatever either's processor did with it
 //!   since.
 //! * **Order.** The replica applies what the log says, and ends with the same bits.
+//! * **One leads.** A worker takes what it reads, and what it is told of its writes, for true only
+//!   if the word `leads` of that server says so in an access that begins when the others have
+//!   ended. A server that takes a shard over sets it when it has applied all of its log.
+//!
+//! # Shards that move
+//!
+//! Once in [`Job::balance`] each server adds up what workers have read and sent of the shards that
+//! it leads (workers count their reads in a word of theirs; the servers' boards tell the sums), and
+//! hands one over to its replica where that lowers the larger of the two loads by a quarter: the
+//! two change their parts. The primary clears `leads` and its own log, and then writes into the
+//! word `handed` of the replica that it has done so, and how often the two have done so; the
+//! replica applies its log to the end, and leads. At each moment both have all that was
+//! acknowledged, at most one of them acknowledges, and if one of them dies, the other one leads,
+//! told or not. Workers whose server leads no more ask the other one. A gradient that is on its way
+//! meanwhile is complete at both, or is copied from the new primary to the new replica.
 //!
 //! # Who is there
 //!
@@ -50,8 +66,9 @@
 //!
 //! Rooms: `model` (tensors, shards), `optimizer`, `layout` (what lies where), `words` (the
 //! orderings of memory), `votes` (who is removed), `watch` (boards), `job`, `fabric` (connections),
-//! `shard` (versions), `server`, `client`.
+//! `shard` (versions), `balance` (which shard is handed over), `server`, `client`.
 
+mod balance;
 mod client;
 mod fabric;
 mod job;

@@ -1,9 +1,10 @@
 //! A server: it leads the shards that it is the primary of, and follows those that it is the
 //! replica of.
 
+use super::balance::{Load, REST, choose};
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::Job;
-use super::layout::{LOG_ENTRIES, SYNCED, log_entry};
+use super::layout::{HANDED, LOG_ENTRIES, SYNCED, handed, log_entry};
 use super::shard::{Kind, Shard, Write};
 use super::words::{peek, put};
 use crate::bootstrap::Launch;
@@ -26,6 +27,9 @@ pub struct Server {
     removed: u64,
     /// Since when nobody is left to serve, as far as this server sees.
     alone: Option<Instant>,
+    /// When this server looked at its traffic last, and how many periods it lets pass.
+    looked: Instant,
+    rest: u32,
     served: Served,
 }
 
@@ -40,6 +44,13 @@ pub struct Served {
     pub taken_over: u64,
     /// Shards that it copied to a new replica.
     pub copied: u64,
+    /// Shards that it has given up, for the other holder to lead; and those of them of which the
+    /// other one is known to have been told.
+    pub given_up: u64,
+    /// See [`given_up`](Self::given_up).
+    pub handed_over: u64,
+    /// Shards that it leads because the other holder has handed them over.
+    pub received: u64,
     /// Workers that went away without leaving.
     pub lost_workers: u32,
 }
@@ -52,6 +63,15 @@ struct Led {
     replica: Option<usize>,
     /// A version that the replica has at least.
     replica_version: u64,
+    /// The two servers that hold it: the one that leads it to begin with comes first.
+    pair: (usize, Option<usize>),
+    /// How often they have handed it over: after an odd number the second one leads.
+    moves: u32,
+    /// This server has given it up, and the other one may not know.
+    handing: bool,
+    /// Bytes applied here; and what was read and applied as of the last look.
+    applied_bytes: u64,
+    counted: u64,
     held_since: Option<Instant>,
     /// Whose write is looked at first.
     turn: usize,
@@ -73,22 +93,38 @@ impl Server {
         let fabric = Fabric::join(job, launch, settings)?;
         let terms = &fabric.terms;
         let scratch_bytes = terms.room(0).status_bytes() + 64;
-        let bytes = scratch_bytes * terms.job.servers as u64;
+        let bytes = scratch_bytes * terms.job.shards as u64;
         let scratch = Pinned::new(&fabric.adapter, bytes, RemoteAccess::None)?;
         let mut shards = Vec::new();
         for (index, room) in fabric.rooms.iter().enumerate() {
+            let pair = terms.holders(index, 0).ok_or(ServeError::Lost { shard: index });
+            let pair = pair.map_err(Error::Serve)?;
             shards.push(Led {
                 shard: Shard::new(terms, index, room.region.clone())?,
-                is_primary: index == fabric.own,
-                replica: terms.holders(index, 0).and_then(|(_, replica)| replica),
+                is_primary: pair.0 == fabric.own,
+                replica: pair.1,
                 replica_version: 0,
+                pair,
+                moves: 0,
+                handing: false,
+                applied_bytes: 0,
+                counted: 0,
                 held_since: None,
                 turn: 0,
             });
         }
         fabric.view.set_redundant(0);
-        let served = Served::default();
-        Ok(Self { fabric, shards, scratch, scratch_bytes, removed: 0, alone: None, served })
+        Ok(Self {
+            fabric,
+            shards,
+            scratch,
+            scratch_bytes,
+            removed: 0,
+            alone: None,
+            looked: Instant::now(),
+            rest: REST,
+            served: Served::default(),
+        })
     }
 
     /// Serves until all workers have left, or are lost.
@@ -164,12 +200,12 @@ impl Server {
         }
         let (mut busy, mut redundant) = (false, true);
         for index in 0..self.shards.len() {
-            let holders = self.fabric.terms.holders(index, removed);
-            let (primary, replica) =
-                holders.ok_or(Error::Serve(ServeError::Lost { shard: index }))?;
+            let (primary, replica) = self.roles(index)?;
             if primary == own {
                 busy |= self.lead(index, replica)?;
                 redundant &= self.shards[index].replica == replica;
+            } else if replica == Some(own) && self.shards[index].handing {
+                busy |= reached(self.hand_over(index, primary))?;
             } else if replica == Some(own) {
                 busy |= self.follow(index, primary)?;
             }
@@ -177,7 +213,88 @@ impl Server {
         if redundant {
             self.fabric.view.set_redundant(removed);
         }
+        self.balance()?;
         Ok(busy)
+    }
+
+    /// Who leads a shard, and who follows, as far as this server knows.
+    fn roles(&mut self, index: usize) -> Result<(usize, Option<usize>)> {
+        let pair = self.fabric.terms.holders(index, self.removed);
+        let pair = pair.ok_or(Error::Serve(ServeError::Lost { shard: index }))?;
+        let led = &mut self.shards[index];
+        if led.pair != pair {
+            // One of the two is gone: whoever led, the other one is the first of the new pair.
+            (led.pair, led.moves, led.handing) = (pair, 0, false);
+        }
+        let (first, Some(second)) = pair else { return Ok(pair) };
+        let leader = |moves: u32| if moves.is_multiple_of(2) { first } else { second };
+        let next = led.moves + 1;
+        // Only the one that leads hands over: what anybody else writes there has no effect.
+        if leader(next) == self.fabric.own && led.shard.handed()? == handed((first, second), next) {
+            (led.moves, led.handing) = (next, false);
+        }
+        let primary = leader(led.moves);
+        Ok((primary, Some(first + second - primary)))
+    }
+
+    /// Compares what workers read and send here with the loads of others, once in a period, and
+    /// gives up a shard where that helps.
+    fn balance(&mut self) -> Result<()> {
+        let Some(period) = self.fabric.terms.job.balance else { return Ok(()) };
+        if self.looked.elapsed() < period {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let (mut leads, mut all) = (Vec::new(), 0_u64);
+        for (index, led) in self.shards.iter_mut().enumerate() {
+            let counted = led.applied_bytes.wrapping_add(led.shard.traffic()?);
+            let bytes = counted.wrapping_sub(led.counted);
+            led.counted = counted;
+            if led.is_primary {
+                all = all.saturating_add(bytes);
+                // A replica that is being made does not lead.
+                leads.extend(led.replica.map(|replica| Load { shard: index, bytes, replica }));
+            }
+        }
+        let view = &self.fabric.view;
+        view.set_load(self.fabric.own, all);
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Ok(());
+        }
+        let unsure = view.silent() | view.lost() | view.removed();
+        leads.retain(|load| unsure >> load.replica & 1 == 0);
+        if let Some(index) = choose(&leads, all, |server| view.load(server)) {
+            self.give_up(index)?;
+        }
+        Ok(())
+    }
+
+    /// Leads a shard no more. From here on until the other holder leads it nobody does; all that
+    /// was acknowledged is in the memory of both, and where one of them dies now, the other one
+    /// leads, whether it was told or not.
+    fn give_up(&mut self, index: usize) -> Result<()> {
+        let led = &mut self.shards[index];
+        led.shard.set_leads(false)?;
+        led.shard.forget_log()?;
+        (led.is_primary, led.handing) = (false, true);
+        led.moves += 1;
+        self.served.given_up += 1;
+        self.rest = REST;
+        Ok(())
+    }
+
+    /// Tells the other holder that it leads.
+    fn hand_over(&mut self, index: usize, to: usize) -> Result<bool> {
+        let led = &self.shards[index];
+        let (Some(second), moves) = (led.pair.1, led.moves) else { return Ok(false) };
+        let word = handed((led.pair.0, second), moves);
+        self.write_word(index, to, HANDED, word)?;
+        self.read_status(index, to)?;
+        self.shards[index].handing = false;
+        self.served.handed_over += 1;
+        tracing::info!(shard = index, server = to, "handed over a shard");
+        Ok(true)
     }
 
     fn follow(&mut self, index: usize, primary: usize) -> Result<bool> {
@@ -194,9 +311,18 @@ impl Server {
             // What is in the log may have been acknowledged.
             while self.follow(index, self.fabric.own)? {}
             let led = &mut self.shards[index];
-            (led.is_primary, led.replica) = (true, None);
-            self.served.taken_over += 1;
-            tracing::warn!(shard = index, version = led.shard.version, "took over a shard");
+            led.is_primary = true;
+            if led.moves > 0 {
+                // Handed over: the other one has all that this one has.
+                led.replica = replica;
+                self.served.received += 1;
+                self.rest = REST;
+            } else {
+                led.replica = None;
+                self.served.taken_over += 1;
+                tracing::warn!(shard = index, version = led.shard.version, "took over a shard");
+            }
+            led.shard.set_leads(true)?;
         }
         if self.shards[index].replica != replica {
             if let Some(replica) = replica
@@ -224,6 +350,7 @@ impl Server {
             }
             let led = &mut self.shards[index];
             led.shard.apply(&write)?;
+            led.applied_bytes = led.applied_bytes.wrapping_add(write.bytes());
             led.turn = (worker + 1) % workers;
             self.served.led += 1;
             return Ok(true);

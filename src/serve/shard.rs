@@ -2,7 +2,9 @@
 //! is looked at here and not trusted.
 
 use super::job::Terms;
-use super::layout::{HEADER_BYTES, PUBLISHED, Room, SYNCED, WRITING, read_log_entry};
+use super::layout::{
+    HANDED, HEADER_BYTES, LEADS, LOG_ENTRIES, PUBLISHED, Room, SYNCED, WRITING, read_log_entry,
+};
 use super::optimizer::{Optimizer, Weights};
 use super::words::{CHUNK, copy, copy_range, get, observe, peek, publish, put, set, warn_before};
 use crate::error::{Error, Result};
@@ -40,6 +42,13 @@ pub(super) struct Write {
     pub(super) holders: u64,
     start: u64,
     length: u64,
+}
+
+impl Write {
+    /// Bytes that it changes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.kind.map_or(0, |_| self.length)
+    }
 }
 
 /// The first words of a slot behind its number, which a worker writes.
@@ -134,6 +143,33 @@ impl Shard {
             return Err(Error::peer_value(Rank(primary as u32), &field, expected, seen));
         }
         self.next_write(worker)
+    }
+
+    /// Tells workers whether this server is the primary.
+    pub(super) fn set_leads(&self, leads: bool) -> Result<()> {
+        publish(&self.word(LEADS)?, leads.into());
+        Ok(())
+    }
+
+    /// The word by which the other holder hands the shard over.
+    pub(super) fn handed(&self) -> Result<u64> {
+        Ok(observe(&self.word(HANDED)?))
+    }
+
+    /// Empties the log, before another server writes to it: an entry that is old enough looks like
+    /// a new one.
+    pub(super) fn forget_log(&self) -> Result<()> {
+        (0..LOG_ENTRIES).try_for_each(|version| {
+            publish(&self.word(self.room.log(version))?, 0);
+            Ok(())
+        })
+    }
+
+    /// Bytes that workers say they have read here, modulo 2^64.
+    pub(super) fn traffic(&self) -> Result<u64> {
+        (0..self.room.workers).try_fold(0_u64, |sum, worker| {
+            Ok(sum.wrapping_add(peek(&self.word(self.room.traffic(worker))?)))
+        })
     }
 
     /// Is a worker reading the version that the next one replaces?

@@ -2,8 +2,8 @@
 //! connections of its own, so that nothing that a member does holds it up.
 
 use super::layout::{
-    BOARD_BEAT, BOARD_BYTES, BOARD_MAGIC, BOARD_REDUNDANT, BOARD_TABLE, BOARD_VOTES, LEFT,
-    MEMBERS_MAX, OBSERVER,
+    BOARD_BEAT, BOARD_BYTES, BOARD_LOAD, BOARD_MAGIC, BOARD_REDUNDANT, BOARD_TABLE, BOARD_VOTES,
+    LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
 };
 use super::votes::{Poll, Sight};
 use super::words::{observe, peek, publish, put};
@@ -37,6 +37,8 @@ pub(super) struct View {
     marks: AtomicU64,
     /// 1 + the removed servers with which all shards of this server have replicas.
     redundant: AtomicU64,
+    /// Of each server, of this one as well.
+    loads: [AtomicU64; SERVERS_MAX],
     stop: AtomicBool,
 }
 
@@ -73,6 +75,17 @@ impl View {
 
     pub(super) fn mark(&self, bits: u64) {
         self.marks.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    /// Bytes that were read of, and applied to, the shards that a server leads, in its last period.
+    pub(super) fn load(&self, server: usize) -> u64 {
+        self.loads.get(server).map_or(0, |load| load.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_load(&self, server: usize, bytes: u64) {
+        if let Some(load) = self.loads.get(server) {
+            load.store(bytes, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn set_redundant(&self, removed: u64) {
@@ -263,6 +276,7 @@ impl Watcher {
         self.poll.learn(member, word(BOARD_VOTES)?);
         if member < self.start.servers {
             known.redundant = word(BOARD_REDUNDANT)?;
+            self.view.set_load(member, word(BOARD_LOAD)?);
             let own = word(BOARD_TABLE + 8 * self.start.own as u64)?;
             known.knows_of_leaving = own & LEFT != 0;
             for other in 0..self.start.members.min(MEMBERS_MAX) {
@@ -314,6 +328,7 @@ impl Watcher {
         if own < servers {
             let redundant = self.view.redundant.load(Ordering::Relaxed);
             put(&board.word64(BOARD_REDUNDANT as usize)?, redundant);
+            put(&board.word64(BOARD_LOAD as usize)?, self.view.load(*own));
             for member in 0..*members {
                 let at = BOARD_TABLE as usize + 8 * member;
                 publish(&board.word64(at)?, self.poll.votes(member));

@@ -3,14 +3,17 @@
 //! | ONNX | here |
 //! |---|---|
 //! | Gemm, MatMul with a matrix | dense |
-//! | Add, Mul, Relu, Tanh, Sigmoid, Gather (axis 0) | the same |
-//! | Reshape, Flatten, Squeeze, Unsqueeze, Identity | reshape |
+//! | Add, Sub, Mul, Div, Relu, Tanh, Sigmoid, Softmax | the same |
+//! | Gather (axis 0), Transpose, Concat | gather, transpose, concatenate |
+//! | Conv, MaxPool, AveragePool, GlobalAveragePool | convolution, max-pool, average-pool |
+//! | Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout (as in inference) | reshape |
 //! | Constant, initializers, inputs | parameters and inputs |
 //!
-//! Other operators are refused by name. Shapes are those of the file's `value_info`, and what
-//! follows from them; the shape of a reshaped tensor that is neither there nor given by a constant
-//! is unknown. Values are not read: whoever computes has them. A parameter that Gemm transposes
-//! (`transB`) is declared as it is multiplied, `[k, n]`.
+//! Other operators are refused by name, with the node, and nodes with several outputs. Shapes are
+//! those of the file's `value_info`, and what follows from them; the shape of a tensor that is
+//! reshaped, transposed, concatenated, convolved or pooled and that is neither there nor given by a
+//! constant is unknown. Values are not read: whoever computes has them. A parameter that Gemm
+//! transposes (`transB`) is declared as it is multiplied, `[k, n]`.
 //!
 //! A rank comes from the [`Placement`], or from the entry `ringdove.rank` in the metadata of a
 //! node, an initializer or an input; the number of ranks from the placement, or from

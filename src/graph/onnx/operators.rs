@@ -6,19 +6,29 @@ use super::{Known, RANK, Reader, number};
 use std::collections::HashMap;
 
 /// Operators of the default domain, and what they are here.
-const OPERATORS: [(&str, &str); 13] = [
+const OPERATORS: [(&str, &str); 23] = [
     ("Add", "add"),
+    ("AveragePool", "average-pool"),
+    ("Concat", "concatenate"),
+    ("Conv", "convolution"),
+    ("Div", "divide"),
+    ("Dropout", "reshape"),
     ("Flatten", "reshape"),
     ("Gather", "gather"),
     ("Gemm", "dense"),
+    ("GlobalAveragePool", "average-pool"),
     ("Identity", "reshape"),
     ("MatMul", "dense"),
+    ("MaxPool", "max-pool"),
     ("Mul", "multiply"),
     ("Relu", "relu"),
     ("Reshape", "reshape"),
     ("Sigmoid", "sigmoid"),
+    ("Softmax", "softmax"),
     ("Squeeze", "reshape"),
+    ("Sub", "subtract"),
     ("Tanh", "tanh"),
+    ("Transpose", "transpose"),
     ("Unsqueeze", "reshape"),
 ];
 
@@ -166,7 +176,7 @@ impl Reader<'_> {
             shape.iter().map(|dimension| dimension.dim_value).collect::<Option<Vec<_>>>()
         };
         let shape = match kind {
-            "Identity" => of_input(),
+            "Identity" | "Dropout" => of_input(),
             "Flatten" => of_input().and_then(|shape| {
                 let cut = usize::try_from(axis).ok().filter(|&cut| cut <= shape.len())?;
                 let product = |part: &[i64]| part.iter().try_fold(1i64, |a, &b| a.checked_mul(b));

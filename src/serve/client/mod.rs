@@ -5,7 +5,7 @@ mod send;
 
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::{Job, Terms};
-use super::layout::{HEADER_BYTES, LEFT, OBSERVER, PUBLISHED, Room};
+use super::layout::{HEADER_BYTES, LEADS, LEFT, OBSERVER, PUBLISHED, Room};
 use super::shard::{Kind, REASONS};
 use super::words::{observe, peek, set};
 use crate::bootstrap::Launch;
@@ -41,6 +41,10 @@ pub struct Client {
     status: Vec<Pinned>,
     sent: Vec<u64>,
     acked: Vec<u64>,
+    /// For each shard, the two that hold it where the second of them is taken to lead it.
+    swapped: Vec<Option<(usize, usize)>>,
+    /// Bytes of each shard that were read from each server.
+    traffic: Vec<u64>,
     /// The removed servers when what is not acknowledged was sent.
     sent_under: u64,
     role: Role,
@@ -64,23 +68,25 @@ impl Client {
             fabric.view.mark(OBSERVER);
         }
         let (mut staging, mut mirror, mut status) = (Vec::new(), Vec::new(), Vec::new());
-        for shard in 0..fabric.terms.job.servers {
+        let (count, servers) = (fabric.terms.job.shards, fabric.terms.job.servers);
+        for shard in 0..count {
             let room = fabric.terms.room(shard);
             let pinned = |bytes| Pinned::new(&fabric.adapter, bytes, RemoteAccess::None);
             staging.push(pinned(room.slot_bytes() * room.credits)?);
             mirror.push(pinned(room.bytes)?);
             status.push(pinned(2 * room.status_bytes() + 64)?);
         }
-        let shards = staging.len();
         Ok(Self {
             fabric,
             worker: worker as u64,
             staging,
             mirror,
-            versions: vec![0; shards],
+            versions: vec![0; count],
             status,
-            sent: vec![0; shards],
-            acked: vec![0; shards],
+            sent: vec![0; count],
+            acked: vec![0; count],
+            swapped: vec![None; count],
+            traffic: vec![0; count * servers],
             sent_under: 0,
             role,
         })
@@ -100,6 +106,15 @@ impl Client {
     pub fn removed(&self) -> Vec<usize> {
         let removed = self.fabric.view.removed();
         (0..self.job().servers).filter(|server| removed >> server & 1 == 1).collect()
+    }
+
+    /// The server that leads each shard, as far as this worker has seen: one that was not read or
+    /// written for a while may have been handed over since.
+    ///
+    /// # Errors
+    /// [`ServeError::Lost`] where no server is left.
+    pub fn primaries(&self) -> Result<Vec<usize>> {
+        (0..self.swapped.len()).map(|shard| Ok(self.holders(shard)?.0)).collect()
     }
 
     /// Reads all parameters; gives the version of each shard, the number of writes that are in it.
@@ -317,10 +332,36 @@ impl Client {
 
     fn holders(&self, shard: usize) -> Result<(usize, Option<usize>)> {
         let holders = self.fabric.terms.holders(shard, self.fabric.view.removed());
-        holders.ok_or(Error::Serve(ServeError::Lost { shard }))
+        let (first, second) = holders.ok_or(Error::Serve(ServeError::Lost { shard }))?;
+        Ok(match second {
+            Some(second) if self.swapped[shard] == Some((first, second)) => (second, Some(first)),
+            _ => (first, second),
+        })
     }
 
-    /// Looks what the primary has acknowledged; false if it does not answer.
+    /// This server does not lead the shard (or not yet): the other holder may.
+    fn try_other(&mut self, shard: usize, server: usize) {
+        let holders = self.fabric.terms.holders(shard, self.fabric.view.removed());
+        if let Some((first, Some(second))) = holders {
+            self.swapped[shard] = (server == first).then_some((first, second));
+        }
+    }
+
+    /// Has what was read there just now come from the primary? Words of a status are read in any
+    /// order, so this is a read of its own, after that of what it is about.
+    fn still_leads(&mut self, shard: usize, server: usize) -> Result<bool> {
+        let from = self.fabric.room(server, shard, LEADS);
+        let into = self.status[shard].at(LEADS);
+        let read = self.fabric.read(server, into, from, 8)?;
+        self.fabric.wait(server, read)?;
+        let leads = observe(&self.status[shard].region.word64(LEADS as usize)?) == 1;
+        if !leads {
+            self.try_other(shard, server);
+        }
+        Ok(leads)
+    }
+
+    /// Looks what the primary has acknowledged; false if it does not answer, or is it no more.
     fn look(&mut self, shard: usize) -> Result<bool> {
         let (primary, _) = self.holders(shard)?;
         match self.read_status(shard, primary, 0) {
@@ -330,6 +371,14 @@ impl Client {
         let (room, region) = (self.room(shard), &self.status[shard].region);
         let acked = observe(&region.word64(room.acked(self.worker) as usize)?);
         let refused = peek(&region.word64(room.refused(self.worker) as usize)?);
+        let is_news = acked > self.acked[shard] || observe(&region.word64(LEADS as usize)?) != 1;
+        if is_news {
+            match self.still_leads(shard, primary) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => return Err(error).or_else(unanswered),
+            }
+        }
         // Nothing that a server says makes this worker believe more than it has sent.
         self.acked[shard] = self.acked[shard].max(acked.min(self.sent[shard]));
         if refused != 0 && refused >> 8 > 0 {

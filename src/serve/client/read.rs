@@ -3,7 +3,7 @@
 use super::{Client, Waiting};
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::serve::layout::{PUBLISHED, WRITING};
+use crate::serve::layout::{LEADS, PUBLISHED, WRITING};
 use crate::serve::words::{observe, put};
 
 impl Client {
@@ -51,17 +51,24 @@ impl Client {
         }
         self.wait_all(&begun)?;
         begun.clear();
-        for ((shard, ..), primary) in parts.iter().zip(&primaries) {
-            let into = self.status[*shard].at(8);
+        for ((shard, _, length), primary) in parts.iter().zip(&primaries) {
+            let into = self.status[*shard].at(WRITING);
             let from = self.fabric.room(*primary, *shard, WRITING);
-            begun.push((*primary, self.fabric.read(*primary, into, from, 8)?));
-            self.hold(*shard, *primary, 0)?;
+            // And `leads`, behind it.
+            begun.push((*primary, self.fabric.read(*primary, into, from, 16)?));
+            self.let_go(*shard, *primary, *length)?;
         }
         self.wait_all(&begun)?;
         let mut torn = Vec::new();
         for ((part, version), primary) in parts.iter().zip(published).zip(primaries) {
-            let writing = observe(&self.status[part.0].region.word64(8)?);
-            let still = self.holders(part.0)?.0 == primary;
+            let status = &self.status[part.0].region;
+            let writing = observe(&status.word64(WRITING as usize)?);
+            let leads = observe(&status.word64(LEADS as usize)?) == 1;
+            if !leads {
+                // It led when `published` was read, or not: what it has may be old.
+                self.try_other(part.0, primary);
+            }
+            let still = leads && self.holders(part.0)?.0 == primary;
             // `writing` is 1 + the version that is being made; the one that was read is whole until
             // that is the one that takes its place.
             if writing > version + self.room(part.0).versions || !still {
@@ -73,13 +80,24 @@ impl Client {
         Ok(torn)
     }
 
-    /// Tells a server that a version is being read (0: no more). Nothing depends on whether it
-    /// arrives in time.
+    /// Tells a server that a version is being read. Nothing depends on whether it arrives in time.
     fn hold(&mut self, shard: usize, server: usize, value: u64) -> Result<()> {
         let room = self.room(shard);
-        let here = 2 * room.status_bytes() + if value == 0 { 16 } else { 8 };
+        let here = 2 * room.status_bytes() + 8;
         put(&self.status[shard].region.word64(here as usize)?, value);
         let to = self.fabric.room(server, shard, room.hold(self.worker));
         self.fabric.write(server, self.status[shard].at(here), to, 8).map(drop)
+    }
+
+    /// Tells a server that nothing is being read any more, and how much was.
+    fn let_go(&mut self, shard: usize, server: usize, bytes: u64) -> Result<()> {
+        let room = self.room(shard);
+        let read = &mut self.traffic[shard * self.fabric.terms.job.servers + server];
+        *read += bytes;
+        let (here, region) = (2 * room.status_bytes() + 16, &self.status[shard].region);
+        put(&region.word64(here as usize)?, 0);
+        put(&region.word64(here as usize + 8)?, *read);
+        let to = self.fabric.room(server, shard, room.hold(self.worker));
+        self.fabric.write(server, self.status[shard].at(here), to, 16).map(drop)
     }
 }

@@ -13,9 +13,12 @@ pub struct Arguments {
     /// The other processes send so many gradients, read after each, and check what they read
     #[arg(long, value_name = "COUNT")]
     pub steps: Option<u64>,
-    /// They check nothing, and print how fast gradients and parameters went
+    /// They check nothing, and print how fast gradients went, and after them parameters
     #[arg(long)]
     pub measure: bool,
+    /// With --measure, how often parameters are read; as often as there are steps without
+    #[arg(long, value_name = "COUNT", requires = "measure")]
+    pub reads: Option<u64>,
 }
 
 /// The job, which all members name alike.
@@ -29,6 +32,12 @@ pub struct JobArguments {
     /// next
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub servers: usize,
+    /// Parts that the tensors are dealt out to; as many as servers without
+    #[arg(long, value_name = "COUNT")]
+    pub shards: Option<usize>,
+    /// How often servers compare their traffic, to hand shards over, in milliseconds; 0: never
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub balance_ms: u64,
     /// How gradients change parameters
     #[arg(long, value_enum, default_value_t = Kind::Sgd)]
     optimizer: Kind,

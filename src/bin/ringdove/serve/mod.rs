@@ -12,6 +12,7 @@ use ringdove::Settings;
 use ringdove::bootstrap::Launch;
 use ringdove::serve::{Client, Job, Role, Server};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Serves, or works.
 pub fn run(arguments: &Arguments) -> ExitCode {
@@ -27,13 +28,15 @@ fn member(arguments: &Arguments) -> Result<(), String> {
         let mut server = Server::join(job, &launch, &settings).map_err(text)?;
         let served = server.run().map_err(text)?;
         return super::say(&format!(
-            "server {}: {} versions led, {} followed, {} shards taken over, {} copied, {} workers \
-             lost\n",
+            "server {}: {} versions led, {} followed, {} shards taken over, {} copied, {} handed \
+             over, {} received, {} workers lost\n",
             launch.rank,
             served.led,
             served.followed,
             served.taken_over,
             served.copied,
+            served.handed_over,
+            served.received,
             served.lost_workers
         ));
     }
@@ -45,7 +48,8 @@ fn member(arguments: &Arguments) -> Result<(), String> {
             launch.rank, arguments.job.servers
         ));
     };
-    let trial = trial::Trial::of(&job, steps, arguments.measure)?;
+    let reads = arguments.measure.then(|| arguments.reads.unwrap_or(steps));
+    let trial = trial::Trial::of(&job, steps, reads)?;
     let client = Client::join(job, Role::Worker, &launch, &settings).map_err(text)?;
     super::say(&trial.run(client).map_err(text)?)
 }
@@ -67,6 +71,8 @@ pub fn job(arguments: &JobArguments, members: usize) -> Result<Job, String> {
         format!("{members} processes: expected more than the {servers} of --servers")
     })?;
     Ok(Job {
+        shards: arguments.shards.unwrap_or(servers),
+        balance: (arguments.balance_ms > 0).then(|| Duration::from_millis(arguments.balance_ms)),
         optimizer: arguments.optimizer(),
         staleness: arguments.staleness,
         credits: arguments.credits,

@@ -5,25 +5,29 @@
 
 use ringdove::serve::{Client, Job, Optimizer};
 use ringdove::{Error, Result};
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 /// Integers up to here are exact in 32-bit floats.
 const EXACT: u64 = 1 << 24;
 /// How long a worker looks on, after its own last step, while nobody makes a version.
 const QUIET: Duration = Duration::from_secs(2);
+/// How long a worker that measures waits for the gradients of the others.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A trial of servers.
 pub struct Trial {
     steps: u64,
     /// One more than the count of steps; none where nothing is checked.
     base: Option<u64>,
+    /// How often parameters are read where nothing is checked.
+    reads: u64,
 }
 
 impl Trial {
-    pub fn of(job: &Job, steps: u64, measure: bool) -> Result<Self, String> {
-        if measure {
-            return Ok(Self { steps, base: None });
+    /// One that measures, with so many reads, or one that checks.
+    pub fn of(job: &Job, steps: u64, measured: Option<u64>) -> Result<Self, String> {
+        if let Some(reads) = measured {
+            return Ok(Self { steps, base: None, reads });
         }
         let base = steps + 1;
         let largest = base.checked_pow(job.workers as u32).filter(|largest| *largest <= EXACT);
@@ -33,11 +37,14 @@ impl Trial {
                  to {EXACT}: expected fewer steps than {steps}, or --measure"
             ));
         }
-        Ok(Self { steps, base: Some(base) })
+        Ok(Self { steps, base: Some(base), reads: 0 })
     }
 
     /// Runs it; says what came of it.
     pub fn run(&self, mut client: Client) -> Result<String> {
+        if self.base.is_none() {
+            return self.measure(client);
+        }
         let worker = client.worker();
         let value = self.base.map_or(0.0, |base| base.pow(worker as u32) as f32);
         let tensors = client.job().model.tensors();
@@ -47,29 +54,20 @@ impl Trial {
             .collect();
         let gradients: Vec<_> =
             values.iter().map(|(name, values)| (name.as_str(), values.as_slice())).collect();
-        let (mut pushing, mut pulling) = (Duration::ZERO, Duration::ZERO);
         let mut slowest = Duration::ZERO;
-        for step in 0..self.steps {
+        for _ in 0..self.steps {
             let start = Instant::now();
-            match self.base {
-                None if step >= client.job().credits as u64 => client.push_again()?,
-                _ => client.push(&gradients)?,
-            }
-            let pushed = start.elapsed();
+            client.push(&gradients)?;
             client.pull()?;
-            pushing += pushed;
-            pulling += start.elapsed() - pushed;
             slowest = slowest.max(start.elapsed());
             self.counts(&client)?;
         }
-        let start = Instant::now();
         client.settle()?;
-        pushing += start.elapsed();
         let acknowledged = client.acknowledged().to_vec();
         client.pull()?;
         let mut counts = self.counts(&client)?;
         let mut since = Instant::now();
-        while self.base.is_some() && since.elapsed() < QUIET {
+        while since.elapsed() < QUIET {
             if counts.iter().flatten().all(|count| *count == self.steps) {
                 break;
             }
@@ -80,28 +78,56 @@ impl Trial {
             }
         }
         let removed = client.removed();
-        let bytes = client.job().model.bytes() as f64 * self.steps as f64;
         client.leave()?;
-        let rate = |time: Duration| bytes / time.as_secs_f64() / 1e9;
-        let mut said = format!(
+        Ok(format!(
             "worker {worker}: {} steps, acknowledged {acknowledged:?}, counted {counts:?}, removed \
-             {removed:?}, slowest step {:.3} s",
+             {removed:?}, slowest step {:.3} s\n",
             self.steps,
             slowest.as_secs_f64()
-        );
-        if self.base.is_none() {
-            let (pushed, pulled) = (rate(pushing), rate(pulling));
-            let _ = write!(said, ", gradients {pushed:.2} GB/s, parameters {pulled:.2} GB/s");
+        ))
+    }
+
+    /// All workers send their gradients; when all are applied, all read the parameters. Each slot
+    /// is used and each shard is read once before: memory that is touched for the first time is
+    /// slow.
+    fn measure(&self, mut client: Client) -> Result<String> {
+        let (workers, credits) = (client.job().workers as u64, client.job().credits as u64);
+        let nothing: &[(&str, &[f32])] = &[];
+        for _ in 0..credits {
+            client.push(nothing)?;
         }
-        said.push('\n');
-        Ok(said)
+        client.pull()?;
+        wait_for_versions(&mut client, credits * workers)?;
+        let start = Instant::now();
+        for _ in 0..self.steps {
+            client.push_again()?;
+        }
+        client.settle()?;
+        let pushing = start.elapsed();
+        wait_for_versions(&mut client, (credits + self.steps) * workers)?;
+        let start = Instant::now();
+        for _ in 0..self.reads {
+            client.pull()?;
+        }
+        let pulling = start.elapsed();
+        let (worker, bytes) = (client.worker(), client.job().model.bytes() as f64);
+        client.leave()?;
+        let rate = |count: u64, time: Duration| bytes * count as f64 / time.as_secs_f64() / 1e9;
+        Ok(format!(
+            "worker {worker}: {} gradients, {:.2} GB/s until acknowledged, {} reads of all \
+             parameters, {:.2} GB/s\n",
+            self.steps,
+            rate(self.steps, pushing),
+            self.reads,
+            rate(self.reads, pulling)
+        ))
     }
 
     /// The gradients of each worker in each shard, as the parameters that were read count them.
     fn counts(&self, client: &Client) -> Result<Vec<Vec<u64>>> {
         let Some(base) = self.base else { return Ok(Vec::new()) };
         let job = client.job();
-        let mut shards: Vec<Option<f32>> = vec![None; job.servers];
+        let mut shards: Vec<Option<f32>> = vec![None; job.shards];
         for tensor in job.model.tensors() {
             let shard = client.place(&tensor.name).map_or(0, |(shard, _)| shard);
             for value in client.floats(&tensor.name)? {
@@ -130,6 +156,21 @@ impl Trial {
             counts.push(digits);
         }
         Ok(counts)
+    }
+}
+
+/// Waits until each shard has so many versions, or more.
+fn wait_for_versions(client: &mut Client, count: u64) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let versions = client.latest()?;
+        if versions.iter().all(|version| *version >= count) {
+            return Ok(());
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(wrong("gradients of all workers", count, format!("{versions:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
