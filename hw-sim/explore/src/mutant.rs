@@ -58,6 +58,7 @@ impl Subject {
                 Scenario::ExpertsFaults,
                 Scenario::Batches,
                 Scenario::BatchesFaults,
+                Scenario::Claims,
             ],
         }
     }

@@ -32,12 +32,18 @@ impl Run<'_> {
 
     fn launch(
         &mut self,
-        (batch, rank): (usize, usize),
-        entry: &str,
+        (batch, rank, step): (usize, usize, usize),
+        entry: &'static str,
         blocks: u32,
         call: &ExpertsCall,
         kernels: &Kernels,
     ) {
+        let before = self.made.iter().filter(|it| (it.0, it.1) == (batch, rank)).count() as u32;
+        let most = self.options.shape.ends_after;
+        if most > 0 && before >= most {
+            return;
+        }
+        self.made.push((batch, rank, step, entry));
         let call = ExpertsCall { group: self.groups[batch][rank], ..*call };
         let params = bytemuck::bytes_of(&call).to_vec();
         let shape = (blocks, self.options.threads);
@@ -45,8 +51,14 @@ impl Run<'_> {
         self.world.launch(stream, kernels.of_experts(entry), shape, params);
     }
 
+    /// Batch, rank and step of a launch.
+    fn place_of_rank(&self, number: usize, rank: usize) -> (usize, usize, usize) {
+        let (batch, step) = self.place_of(number);
+        (batch, rank, step)
+    }
+
     fn launch_send(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let (indices, weights) = self.given(number, rank);
         let step = &self.steps[number][rank];
         let is_wide = self.options.seed.is_multiple_of(2);
@@ -77,7 +89,7 @@ impl Run<'_> {
     }
 
     fn launch_receive(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let step = &self.steps[number][rank];
         let is_throughput = self.options.shape.is_throughput;
         let call = ExpertsCall {
@@ -99,7 +111,7 @@ impl Run<'_> {
     }
 
     fn launch_return(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let step = &self.steps[number][rank];
         let call = ExpertsCall {
             routing: self.layout.routing(handle),
@@ -111,7 +123,7 @@ impl Run<'_> {
     }
 
     fn launch_combine(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let step = &self.steps[number][rank];
         let Shape { is_throughput, goes_on, .. } = self.options.shape;
         let call = ExpertsCall {

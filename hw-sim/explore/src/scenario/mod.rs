@@ -82,6 +82,9 @@ pub enum Scenario {
     Batches,
     /// The same, and something goes wrong, as in `ExpertsFaults`, `Refusal`, `Stray` and `Expiry`.
     BatchesFaults,
+    /// As `Experts`: the claim word of a rank is overwritten, and hardly any thread sees it; the
+    /// caller ends behind one of the first launches.
+    Claims,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
@@ -185,7 +188,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 36] = [
+    pub const ALL: [(&'static str, Self); 37] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -203,6 +206,7 @@ impl Scenario {
         ("experts-faults", Self::ExpertsFaults),
         ("batches", Self::Batches),
         ("batches-faults", Self::BatchesFaults),
+        ("claims", Self::Claims),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
         ("clock", Self::Clock),
@@ -225,7 +229,7 @@ impl Scenario {
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 34] = [
+    pub const DRAWN: [Self; 35] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -260,6 +264,7 @@ impl Scenario {
         Self::SeveralFaults,
         Self::Batches,
         Self::BatchesFaults,
+        Self::Claims,
     ];
 
     /// Its name.
@@ -284,7 +289,8 @@ impl Scenario {
             | Self::Relays
             | Self::ExpertsFaults
             | Self::Batches
-            | Self::BatchesFaults => Some(Traffic::Experts),
+            | Self::BatchesFaults
+            | Self::Claims => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
             Self::Words => Some(Traffic::Words),

@@ -132,6 +132,8 @@ struct State {
     meetings: HashMap<(Place, u8, u64), Meeting>,
     /// What `fence.sc` of each scope's holders have left.
     fences: HashMap<(usize, Option<Place>), Rc<View>>,
+    /// Cells whose news readers seldom see, and one in how many reads does.
+    seldom: HashMap<u64, usize>,
     serial: u64,
 }
 
@@ -175,6 +177,7 @@ impl WeakMemory {
             events: Vec::new(),
             meetings: HashMap::new(),
             fences: HashMap::new(),
+            seldom: HashMap::new(),
             serial: 0,
         }))
     }
@@ -202,6 +205,12 @@ impl WeakMemory {
     /// One of `0..among`, from the run's source of choices.
     pub fn choose(&self, among: usize) -> usize {
         self.0.borrow_mut().choices.choose(among)
+    }
+
+    /// Of the eight bytes around an address, reads that have a choice return the oldest value, but
+    /// for about one in so many: so that one thread of many may be the only one that sees a write.
+    pub fn show_seldom(&self, address: u64, one_in: usize) {
+        self.0.borrow_mut().seldom.insert(address / 8 * 8, one_in);
     }
 
     /// Sets bytes that all agents know from the beginning on.

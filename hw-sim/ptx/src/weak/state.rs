@@ -114,6 +114,15 @@ impl State {
             return self.read_bytes(agent, word, strength);
         }
         let candidates = self.candidates(agent, word.cell, word.mask);
+        let last = candidates.len() - 1;
+        if last > 0
+            && let Some(&one_in) = self.seldom.get(&word.cell)
+            && self.choices.choose(one_in) + 1 < one_in
+        {
+            let value = self.cell(word.cell).value_at(candidates[last]);
+            self.saw(agent, word, strength, candidates[last]);
+            return (value, last);
+        }
         let races = (self.options.tears || self.options.stalls)
             && candidates.len() > 1
             && !self.are_strong(agent, word, strength, &candidates);
@@ -122,7 +131,7 @@ impl State {
             return self.read_bytes(agent, word, strength);
         }
         let chosen = match races && self.options.stalls {
-            true => candidates.len() - 1,
+            true => last,
             false => self.choices.choose(candidates.len()),
         };
         let position = candidates[chosen];

@@ -96,6 +96,37 @@ impl Options {
         }
     }
 
+    /// The claim word of a rank of experts is overwritten, early, and hardly any thread sees it; the
+    /// caller makes no more launches behind one of the first.
+    pub(super) fn bring_claim(&mut self, random: &mut fastrand::Rng) {
+        self.shape.goes_on = false;
+        (self.shape.faulty_step, self.shape.batches) = (0, 1);
+        let launches = match random.u32(0..3) {
+            0 => {
+                self.shape.relay();
+                11
+            }
+            _ => {
+                // Few threads wait.
+                (self.shape.ranks, self.shape.node_ranks) = (2, random.u32(0..2));
+                7
+            }
+        };
+        self.shape.seldom = 1 << random.u32(3..=6);
+        (self.launches, self.threads) = (random.u32(1..=2), 32);
+        self.shape.ends_after = random.u32(0..self.launches * launches);
+        if random.u32(0..4) != 0 {
+            self.shape.shown_in = random.u32(1..=self.launches * launches);
+            // Others come as far as what follows from it.
+            self.shape.ends_after = self.shape.shown_in + random.u32(0..=4);
+        }
+        self.stalls = false;
+        let rank = random.u32(0..self.shape.ranks);
+        self.faults.push(Fault::StrayClaim { rank, turn: random.u64(0..1000) });
+        self.faults.push(Fault::NoAlarm { rank });
+        self.timeout_ns = 1 << random.u32(5..=7);
+    }
+
     /// A device engine fails, or as above.
     pub(super) fn lose_engine(&mut self, random: &mut fastrand::Rng) {
         let ranks = self.ranks();
