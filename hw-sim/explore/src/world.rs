@@ -362,7 +362,8 @@ impl World {
                 let shown = self.shown.as_ref().filter(|shown| shown.stream as usize == gpu);
                 if let Some(Shown { launch, address, one_in, .. }) = shown {
                     let is_it = ends == crate::rank::LAUNCH + launch + 1;
-                    self.memory.show_seldom(*address, if is_it { *one_in as usize } else { HARDLY });
+                    self.memory
+                        .show_seldom(*address, if is_it { *one_in as usize } else { HARDLY });
                 }
                 (0..blocks).for_each(|index| self.start_block(gpu, &launch, index, threads));
             }

@@ -18,7 +18,7 @@ use super::{Kernels, NO_SUCH_PORT, Options};
 use crate::engine::{Manner, Route};
 use crate::fault::Fault;
 use crate::rank::{NEVER_NS, Rank};
-use crate::world::{Shown, World};
+use crate::world::World;
 
 /// Lanes of a group: of dispatches, and of combines.
 const LANES: u32 = 2;
@@ -295,30 +295,6 @@ impl<'a> Run<'a> {
     /// Groups of the communicator.
     pub fn batches(&self) -> usize {
         self.options.shape.batches.max(1) as usize
-    }
-
-    /// Makes news of claim words rare.
-    fn hide_claims(&mut self) {
-        let Shape { seldom, shown_in, .. } = self.options.shape;
-        if seldom == 0 {
-            return;
-        }
-        for rank in &self.ranks {
-            self.memory.show_seldom(rank.communicator.record_claim, seldom as usize);
-        }
-        let is_struck = |fault: &&Fault| matches!(fault, Fault::StrayClaim { .. });
-        let struck = self.options.faults.iter().find(is_struck).map(|fault| fault.rank());
-        if let Some(rank) = struck.filter(|_| shown_in > 0) {
-            let address = self.ranks[rank as usize].communicator.record_claim;
-            let launch = u64::from(shown_in - 1);
-            self.world.show_in(Shown { stream: rank, launch, address, one_in: seldom });
-        }
-    }
-
-    /// Was this kernel of a step launched?
-    pub fn has_made(&self, number: usize, rank: usize, entry: &str) -> bool {
-        let (batch, step) = self.place_of(number);
-        self.made.iter().any(|it| *it == (batch, rank, step, entry))
     }
 
     /// The batch that a step is of, and which of its steps.

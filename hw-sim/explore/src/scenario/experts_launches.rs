@@ -4,8 +4,34 @@ use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCa
 
 use super::Kernels;
 use super::experts::{Run, Shape};
+use crate::fault::Fault;
+use crate::world::Shown;
 
 impl Run<'_> {
+    /// Makes news of claim words rare.
+    pub(super) fn hide_claims(&mut self) {
+        let Shape { seldom, shown_in, .. } = self.options.shape;
+        if seldom == 0 {
+            return;
+        }
+        for rank in &self.ranks {
+            self.memory.show_seldom(rank.communicator.record_claim, seldom as usize);
+        }
+        let is_struck = |fault: &&Fault| matches!(fault, Fault::StrayClaim { .. });
+        let struck = self.options.faults.iter().find(is_struck).map(|fault| fault.rank());
+        if let Some(rank) = struck.filter(|_| shown_in > 0) {
+            let address = self.ranks[rank as usize].communicator.record_claim;
+            let launch = u64::from(shown_in - 1);
+            self.world.show_in(Shown { stream: rank, launch, address, one_in: seldom });
+        }
+    }
+
+    /// Was this kernel of a step launched?
+    pub(super) fn has_made(&self, number: usize, rank: usize, entry: &str) -> bool {
+        let (batch, step) = self.place_of(number);
+        self.made.iter().any(|it| *it == (batch, rank, step, entry))
+    }
+
     /// Queues all launches of a rank, as `ringdove::experts` does.
     pub(super) fn launch_all(&mut self, batch: usize, rank: usize, kernels: &Kernels) {
         let count = self.options.launches as usize;
