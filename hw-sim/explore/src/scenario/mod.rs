@@ -90,8 +90,8 @@ pub enum Scenario {
     /// As `Experts`: the claim word of a rank is overwritten, and hardly any thread sees it; the
     /// caller ends behind one of the first launches.
     Claims,
-    /// As `ExpertsFaults`: all ranks but one stop, and its waits have to end by the abort word or by
-    /// the claim.
+    /// As `ExpertsFaults`: all ranks but one stop, and its waits have to end by the abort word or
+    /// by the claim.
     Waits,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,

@@ -20,13 +20,13 @@
 //! | progress | reads that race need never see a newer value ([`Options::stalls`]) |
 //!
 //! Load buffering: a load may take its value from a store that comes later, as PTX allows where no
-//! dependency and no order forbids it (`late`). Threads of litmus tests and copies of engines do so;
-//! loads of kernels that the interpreter runs do not, because it needs a value at once. So a load of
-//! a kernel is never passed by a later store of the same thread. Less than PTX allows: a load does
-//! not pass a release, a fence or a barrier to see a store that it is morally strong with, acquire
-//! loads and atomics pass nothing, and a branch settles the value that it looks at, as if all that
-//! follows depended on it. Everything that is generated is allowed by the model; proxies other than
-//! the generic one do not exist.
+//! dependency and no order forbids it (`late`). Threads of litmus tests do so, and copies of
+//! engines; loads of kernels that the interpreter runs do not, because it needs a value at once. So
+//! a load of a kernel is never passed by a later store of the same thread. Less than PTX allows: a
+//! load does not pass a release, a fence or a barrier to see a store that it is morally strong
+//! with, acquire loads and atomics pass nothing, and a branch settles the value that it looks at,
+//! as all that follows depends on it. Everything that is generated is allowed by the model; proxies
+//! other than the generic one do not exist.
 
 mod agent;
 mod block;
@@ -283,9 +283,9 @@ impl WeakMemory {
         Ok(())
     }
 
-    /// Reads a word of up to eight bytes whose value may still change to that of a store which comes
-    /// later, until [`settle`](Self::settle): gives a number by which [`take_news`](Self::take_news)
-    /// tells of that.
+    /// Reads a word of up to eight bytes whose value may still change to that of a store which
+    /// comes later, until [`settle`](Self::settle): gives a number by which
+    /// [`take_news`](Self::take_news) tells of that.
     ///
     /// # Errors
     ///
@@ -318,8 +318,8 @@ impl WeakMemory {
         std::mem::take(&mut self.0.borrow_mut().late.news)
     }
 
-    /// Copies words of eight bytes by weak reads, which may still see stores that come later, for as
-    /// long as nobody looks at the copies.
+    /// Copies words of eight bytes by weak reads, which may still see stores that come later, for
+    /// as long as nobody looks at the copies.
     ///
     /// # Errors
     ///

@@ -96,8 +96,8 @@ impl Options {
         }
     }
 
-    /// The claim word of a rank of experts is overwritten, early, and hardly any thread sees it; the
-    /// caller makes no more launches behind one of the first.
+    /// The claim word of a rank of experts is overwritten, early, and hardly any thread sees it;
+    /// the caller makes no more launches behind one of the first.
     pub(super) fn bring_claim(&mut self, random: &mut fastrand::Rng) {
         self.shape.goes_on = false;
         (self.shape.faulty_step, self.shape.batches) = (0, 1);
