@@ -27,9 +27,9 @@ impl Run<'_> {
     }
 
     /// Was this kernel of a step launched?
-    pub(super) fn has_made(&self, number: usize, rank: usize, entry: &str) -> bool {
+    pub(super) fn has_made(&self, number: usize, rank: usize, entry: &'static str) -> bool {
         let (batch, step) = self.place_of(number);
-        self.made.iter().any(|it| *it == (batch, rank, step, entry))
+        self.made.contains(&(batch, rank, step, entry))
     }
 
     /// Queues all launches of a rank, as `ringdove::experts` does.

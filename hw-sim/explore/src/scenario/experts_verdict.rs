@@ -119,10 +119,9 @@ impl Run<'_> {
     /// How many messages a rank has rung after so many sends, returns and gathers.
     fn far_messages(&self, rank: usize, [sends, returns, gathers]: [u64; 3]) -> u64 {
         let ranks = self.ranks.len();
-        let node_ranks = self.layout.node_ranks() as usize;
-        if node_ranks > 0 {
+        if let Some(nodes) = ranks.checked_div(self.layout.node_ranks() as usize) {
             // One for each other node.
-            return (sends + gathers) * (ranks / node_ranks - 1) as u64;
+            return (sends + gathers) * (nodes - 1) as u64;
         }
         let far = (0..ranks).filter(|to| !self.is_near(rank, *to)).count();
         (sends + returns) * far as u64
