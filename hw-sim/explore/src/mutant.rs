@@ -51,13 +51,15 @@ impl Subject {
     pub fn scenarios(self) -> &'static [Scenario] {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
-            Self::User => &Scenario::DRAWN[8..10],
+            Self::User => &[Scenario::User, Scenario::UserFaults, Scenario::Reuse],
             Self::Experts => &[
                 Scenario::Experts,
                 Scenario::Relays,
                 Scenario::ExpertsFaults,
                 Scenario::Batches,
                 Scenario::BatchesFaults,
+                Scenario::Claims,
+                Scenario::Waits,
             ],
         }
     }
@@ -528,12 +530,11 @@ Each row is PTX with one ordering removed or weakened: the n-th of its kind in
 `kernels/ptx/executor.ptx`, in `kernels/ptx/test_calls.ptx`, a kernel that makes the calls of
 `ringdove.cuh`, and in each entry or function of `kernels/ptx/experts.ptx`. The last column names a
 scenario and a seed that go wrong with it, or says why none does: *equivalent* ones change nothing
-that the memory model lets anybody see; *not shown* ones would need load buffering, which the memory
-does not generate; a *gap* is one that somebody should notice, and no run that was tried does; *not
-reached* is a line that no run comes to; a *copy* is not reached either, but the same instruction
-between the same neighbours, or at the same place of the function that is named, is noticed
-elsewhere: both come from one inlined function; a *rare* one is such a copy that runs come to, and
-no run that was tried notices. Written by
+that the memory model lets anybody see; a *gap* is one that somebody should notice, and no run that
+was tried does; *not reached* is a line that no run comes to; a *copy* is not reached either, but
+the same instruction between the same neighbours, or at the same place of the function that is
+named, is noticed elsewhere: both come from one inlined function; a *rare* one is such a copy that
+runs come to, and no run that was tried notices. Written by
 `cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
 test replays each row that names one.
 ";

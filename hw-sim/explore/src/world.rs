@@ -108,6 +108,21 @@ struct Gpu {
     ahead_ns: i64,
 }
 
+/// A launch in which reads of a word may see what is new there, and in others hardly ever do.
+pub struct Shown {
+    /// The stream.
+    pub stream: u32,
+    /// Which of its launches, from 0 on.
+    pub launch: u64,
+    /// The word.
+    pub address: u64,
+    /// One in so many reads sees it.
+    pub one_in: u32,
+}
+
+/// One in how many reads sees a word outside of the launch in which it is shown.
+const HARDLY: usize = 1 << 20;
+
 /// All actors of a run.
 pub struct World {
     memory: Rc<WeakMemory>,
@@ -128,6 +143,7 @@ pub struct World {
     /// The rings of all ranks, and how many slots they have.
     rings: Vec<(u64, u64)>,
     faults: Vec<Fault>,
+    shown: Option<Shown>,
     actors: Vec<(Actor, u32)>,
     /// Those of a turn that can have it, as often as they weigh.
     ready: Vec<Actor>,
@@ -151,6 +167,7 @@ impl World {
             claim_words: Vec::new(),
             rings: Vec::new(),
             faults: Vec::new(),
+            shown: None,
             actors: Vec::new(),
             ready: Vec::new(),
             stats: Stats::default(),
@@ -251,6 +268,12 @@ impl World {
         self.faults.push(fault);
     }
 
+    /// A word of which reads see what is new in one launch alone.
+    pub fn show_in(&mut self, shown: Shown) {
+        self.memory.show_seldom(shown.address, HARDLY);
+        self.shown = Some(shown);
+    }
+
     fn add_actor(&mut self, actor: Actor) {
         let weight = self.random.u32(1..=WEIGHT_MAX);
         self.actors.push((actor, weight));
@@ -336,6 +359,12 @@ impl World {
         match self.gpus[gpu].queue.pop_front() {
             Some(Queued::Kernel { launch, blocks, threads, ends }) => {
                 self.gpus[gpu].ends = ends;
+                let shown = self.shown.as_ref().filter(|shown| shown.stream as usize == gpu);
+                if let Some(Shown { launch, address, one_in, .. }) = shown {
+                    let is_it = ends == crate::rank::LAUNCH + launch + 1;
+                    self.memory
+                        .show_seldom(*address, if is_it { *one_in as usize } else { HARDLY });
+                }
                 (0..blocks).for_each(|index| self.start_block(gpu, &launch, index, threads));
             }
             Some(Queued::Copy { from, to, bytes }) => {

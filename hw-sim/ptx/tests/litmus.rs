@@ -2,8 +2,8 @@
 //! all of their executions. Each row says whether the outcome in question may come; what the model
 //! allows must come, and what it forbids must not.
 //!
-//! Outcomes of load buffering are the exception: PTX allows some, the memory never makes them (see
-//! `hwsim_ptx::weak`). Their rows say so.
+//! Some outcomes of load buffering are the exception: PTX allows them, and the memory does not make
+//! them (see `hwsim_ptx::weak`). A test of its own names them.
 
 use hwsim_ptx::litmus::{Test, parse};
 use std::fmt::Write;
@@ -318,19 +318,96 @@ fn atomicity() {
     });
 }
 
-/// Documents a limit. PTX allows these outcomes; the memory runs each thread in order, so a load
-/// never sees a store that comes later. With a dependency or a fence they are forbidden, too.
+/// If this fails, a load is never passed by a later store, though nothing forbids it; or it is in
+/// spite of a dependency, or of fences that synchronise.
 #[test]
-fn load_buffering_is_not_generated() {
+fn load_buffering() {
     let condition = r"0:r0 == 1 /\ 1:r0 == 1";
-    let plain =
-        ["ld.relaxed.sys r0, x; st.relaxed.sys y, 1", "ld.relaxed.sys r0, y; st.relaxed.sys x, 1"];
-    check("LB", &PLACES[2].1, &plain, condition, false);
-    let copied = [
+    at_each_scope(|places, s, wide| {
+        let plain = [format!("ld.relaxed.{s} r0, x"), format!("ld.relaxed.{s} r0, y")];
+        for (between, orders) in [
+            ("", false),
+            ("fence.acq_rel.SCOPE;", true),
+            ("fence.sc.SCOPE;", true),
+            // Of other data: no dependency.
+            ("add r1, r9, 1;", false),
+        ] {
+            let between = between.replace("SCOPE", s);
+            let side = |number: usize, between: &str| {
+                format!("{}; {between} st.relaxed.{s} {}, 1", plain[number], ["y", "x"][number])
+            };
+            let both = [side(0, &between), side(1, &between)];
+            let one = [side(0, &between), side(1, "")];
+            let check = |name: &str, columns: &[String; 2], allowed: bool| {
+                check(name, places, &columns.each_ref().map(String::as_str), condition, allowed);
+            };
+            check("LB", &both, !(orders && wide));
+            check("LB+one", &one, true);
+        }
+    });
+    let places = &PLACES[2].1;
+    let [weak, free] = [
+        ["ld.weak r0, x; st.weak y, 1", "ld.weak r0, y; st.weak x, 1"],
+        ["ld.relaxed.sys r0, x; st.relaxed.sys y, 1", "ld.relaxed.sys r0, y; st.relaxed.sys x, 1"],
+    ];
+    check("LB+weak", places, &weak, condition, true);
+    let data = [
         "ld.relaxed.sys r0, x; st.relaxed.sys y, r0",
         "ld.relaxed.sys r0, y; st.relaxed.sys x, r0",
     ];
-    check("LB+deps", &PLACES[2].1, &copied, condition, false);
+    let through = "ld.relaxed.sys r0, x; add r1, r0, 0; st.relaxed.sys y, r1";
+    let branch = [
+        "ld.relaxed.sys r0, x; bne r0, 1, LC0; st.relaxed.sys y, 1; LC0:",
+        "ld.relaxed.sys r0, y; bne r0, 1, LC0; st.relaxed.sys x, 1; LC0:",
+    ];
+    // No value comes out of thin air; where one side has no dependency, there is no circle.
+    check("LB+data", places, &data, condition, false);
+    check("LB+data", places, &[through, data[1]], condition, false);
+    check("LB+ctrl", places, &branch, condition, false);
+    check("LB+data+ctrl", places, &[data[0], branch[1]], condition, false);
+    check("LB+data+free", places, &[data[0], free[1]], condition, true);
+    check("LB+ctrl+free", places, &[branch[0], free[1]], condition, true);
+    // A circle of three, and one through an acquire that does not see a release.
+    let three = [
+        "ld.relaxed.sys r0, x; st.relaxed.sys y, 1",
+        "ld.relaxed.sys r0, y; st.relaxed.sys z, r0",
+        "ld.relaxed.sys r0, z; st.relaxed.sys x, r0",
+    ];
+    let all = r"0:r0 == 1 /\ 1:r0 == 1 /\ 2:r0 == 1";
+    check("LB3", places, &three, all, true);
+    let ordered =
+        ["ld.acquire.sys r0, x; st.release.sys y, 1", "ld.acquire.sys r0, y; st.release.sys x, 1"];
+    check("LB+sync", places, &ordered, condition, false);
+    let half = ["ld.weak r0, x; st.release.sys y, 1", "ld.acquire.sys r0, y; st.weak x, 1"];
+    check("LB+half", places, &half, condition, false);
+    let half = ["ld.weak r0, x; st.release.sys y, 1", "ld.relaxed.sys r0, y; st.weak x, 1"];
+    check("LB+half", places, &half, condition, true);
+    // What comes first in one place stays first there.
+    let twice = [
+        "ld.relaxed.sys r0, x; ld.relaxed.sys r1, x; st.relaxed.sys y, 1",
+        "ld.relaxed.sys r0, y; st.relaxed.sys x, 1",
+    ];
+    check("LB+co", places, &twice, r"0:r0 == 1 /\ 0:r1 == 0 /\ 1:r0 == 1", false);
+    let own = ["ld.relaxed.sys r0, x; st.relaxed.sys x, 1"];
+    check("LB+own", places, &own, "0:r0 == 1", false);
+}
+
+/// What PTX allows and the memory does not generate: a strong load that passes a release of its own
+/// thread, an acquire, and an atomic. If this fails, the memory generates more: say so in
+/// `hwsim_ptx::weak`.
+#[test]
+fn load_buffering_past_releases_and_acquires_is_not_generated() {
+    let condition = r"0:r0 == 1 /\ 1:r0 == 1";
+    for columns in [
+        ["ld.relaxed.sys r0, x; st.release.sys y, 1", "ld.relaxed.sys r0, y; st.release.sys x, 1"],
+        ["ld.acquire.sys r0, x; st.relaxed.sys y, 1", "ld.acquire.sys r0, y; st.relaxed.sys x, 1"],
+        [
+            "atom.relaxed.sys.add r0, x, 0; st.relaxed.sys y, 1",
+            "atom.relaxed.sys.add r0, y, 0; st.relaxed.sys x, 1",
+        ],
+    ] {
+        check("LB", &PLACES[2].1, &columns, condition, false);
+    }
 }
 
 /// If this fails, a file with a mistake is run as something else.

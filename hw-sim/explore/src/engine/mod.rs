@@ -96,6 +96,8 @@ pub struct Manner {
     pub watches_abort: bool,
     /// Lanes write words of eight bytes whole, as low-latency messages need.
     pub whole_words: bool,
+    /// What lanes read may turn out to be what is stored later, while nobody has looked at it.
+    pub reads_late: bool,
     /// What is weakened.
     pub mutant: Option<HostMutant>,
 }
@@ -110,6 +112,7 @@ impl Manner {
             splits: random.bool(),
             watches_abort: true,
             whole_words,
+            reads_late: false,
             mutant: None,
         }
     }
@@ -124,6 +127,7 @@ impl Default for Manner {
             splits: false,
             watches_abort: false,
             whole_words: false,
+            reads_late: false,
             mutant: None,
         }
     }

@@ -338,6 +338,11 @@ impl ProxyEngine {
                         true => strength(Ordering::Relaxed),
                         false => Strength::WEAK,
                     };
+                    if self.manner.reads_late {
+                        let copied = self.memory.copy_late(lane.agent, from, to, bytes, how);
+                        copied.map_err(outside)?;
+                        return self.end_work(number);
+                    }
                     let mut data = vec![0; bytes as usize];
                     self.memory
                         .read(lane.agent, from, 8, Strength::WEAK, &mut data)
@@ -355,6 +360,11 @@ impl ProxyEngine {
                 }
             }
         }
+        self.end_work(number)
+    }
+
+    /// Behind a step of a lane.
+    fn end_work(&mut self, number: usize) -> Result<(), String> {
         if self.lanes[number].work.is_empty() {
             self.queues().end(number);
         }

@@ -28,17 +28,10 @@ const EXECUTOR: &[Reason] = &[
 const USER: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
     ("fence.acq_rel.sys 4", "", NO_DATA),
-    ("fence.acq_rel.sys 6", "", COMPLETION),
-    ("ld.relaxed.sys 7", "", FIRST_LOOK),
 ];
 
 const NO_DATA: &str =
     "equivalent: a flush carries no data, and puts before it have fences of their own";
-const COMPLETION: &str = "not shown: behind a completion the source is written again, and no store \
-                          passes a load here (load buffering)";
-
-const FIRST_LOOK: &str = "not shown: behind a first look that misses come others, and one that \
-     sees the completion orders the next write of the source alone (load buffering)";
 
 const EXPERTS: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
@@ -49,23 +42,10 @@ const EXPERTS: &[Reason] = &[
     ("experts_send: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
     ("experts_return: fence.acq_rel.sys 1", "", COUNT_OF_BLOCKS),
     ("experts_return: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
-    ("experts_send: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_receive: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_return: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_combine: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_await: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_await: ld.relaxed.gpu 4", "", EARLIER_LAUNCH),
-    ("experts_await_returns: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_await_relayed: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_relay: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_await_gathered: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
-    ("experts_gather: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
     ("experts_relay: fence.acq_rel.sys 1", "", COUNT_OF_BLOCKS),
     ("experts_relay: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
     ("experts_gather: fence.acq_rel.sys 1", "", COUNT_OF_BLOCKS),
     ("experts_gather: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
-    ("experts_send: bar.red.or.pred 1", "", ALL_SEE_IT),
-    ("experts_return: bar.red.or.pred 1", "", ALL_SEE_IT),
     ("experts_await: fence.acq_rel.sys 7", "", TWO_WAITS),
     ("experts_await: fence.acq_rel.sys 8", "", TWO_WAITS),
     ("experts_await: fence.acq_rel.sys 10", "", TWO_WAITS),
@@ -83,13 +63,6 @@ const TOGETHER: &str =
 const COUNT_OF_BLOCKS: &str = "equivalent: the counter is of one GPU, whose blocks it orders at \
                                that scope; causality order is transitive across scopes, and the \
                                fence of the system before a word or a doorbell carries this on";
-const EARLIER_LAUNCH: &str = "gap: what launches before it in the stream have claimed comes before \
-                              it in causality order, and any load sees it; but where it alone sees \
-                              a stray claim, the launch ends without a record: users' \
-                              ld.relaxed.gpu 1 shows that";
-const ALL_SEE_IT: &str = "gap: all threads read what an earlier launch claimed; but a group beside \
-                          this one may claim meanwhile, and a part of the block would announce \
-                          what the others have not written";
 const TWO_WAITS: &str = "equivalent: one thread waits for the message and for the completion of \
                          its own; the fence behind either wait orders what both have seen";
 

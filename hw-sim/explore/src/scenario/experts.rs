@@ -8,7 +8,7 @@ use ringdove::experts::reference::Routing;
 use ringdove::experts::{Config, Layout, Mode, OnLoss, Placement, Spread, Surplus};
 use ringdove_kernels::descriptor::ROUTE_MAX;
 use ringdove_kernels::element::DataType;
-use ringdove_kernels::experts::ExpertsFaultCode;
+use ringdove_kernels::experts::{ExpertsFaultCode, ExpertsGroup};
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::fmt;
 use std::rc::Rc;
@@ -53,6 +53,12 @@ pub struct Shape {
     pub has_many_faults: bool,
     /// Groups of the communicator, each for a batch of its own; 0 counts as 1.
     pub batches: u32,
+    /// Launches of each stream that are made, where those behind them are not; 0: all.
+    pub ends_after: u32,
+    /// One in how many reads of a claim word sees what is new there; 0: as of any other word.
+    pub seldom: u32,
+    /// The launch of each stream in which they do, counted from 1; 0: all.
+    pub shown_in: u32,
 }
 
 impl fmt::Display for Shape {
@@ -74,6 +80,15 @@ impl fmt::Display for Shape {
             if is {
                 write!(f, ", {what}")?;
             }
+        }
+        if self.ends_after > 0 {
+            write!(f, ", ends after {} launches", self.ends_after)?;
+        }
+        if self.seldom > 0 {
+            write!(f, ", one in {} reads sees a new claim", self.seldom)?;
+        }
+        if self.shown_in > 0 {
+            write!(f, " in launch {}", self.shown_in - 1)?;
         }
         if self.faulty_step > 0 {
             let step = self.faulty_step - 1;
@@ -105,6 +120,9 @@ impl Shape {
             faulty_rank: random.u32(0..ranks),
             has_many_faults: false,
             batches: 1,
+            ends_after: 0,
+            seldom: 0,
+            shown_in: 0,
         }
     }
 
@@ -165,10 +183,14 @@ pub(super) struct Run<'a> {
     pub layout: Layout,
     /// The memory of groups, by batch, then rank.
     pub groups: Vec<Vec<u64>>,
+    /// Their words of arrival, in the same way.
+    pub arrivals: Vec<Vec<u64>>,
     /// By step, then rank. The steps of the second batch stand behind those of the first.
     pub steps: Vec<Vec<Step>>,
     /// Streams by batch, then rank.
     pub streams: Vec<Vec<u32>>,
+    /// Launches that were made: batch, rank, step, kernel.
+    pub made: Vec<(usize, usize, usize, &'static str)>,
 }
 
 impl<'a> Run<'a> {
@@ -201,12 +223,24 @@ impl<'a> Run<'a> {
             .map(|rank| Rank::new(memory, rank, ranks, ring_log2, options.timeout_ns))
             .collect();
         let memory = Rc::clone(memory);
-        let (groups, steps, streams) = Default::default();
-        Self { memory, options, world, ranks, config, layout, groups, steps, streams }
+        let (groups, arrivals, steps, streams, made) = Default::default();
+        Self {
+            memory,
+            options,
+            world,
+            ranks,
+            config,
+            layout,
+            groups,
+            arrivals,
+            steps,
+            streams,
+            made,
+        }
     }
 
     /// Do stores of one rank reach the other?
-    fn is_near(&self, a: usize, b: usize) -> bool {
+    pub fn is_near(&self, a: usize, b: usize) -> bool {
         let node_ranks = self.options.shape.node_ranks as usize;
         node_ranks == 0 || a / node_ranks == b / node_ranks
     }
@@ -217,6 +251,7 @@ impl<'a> Run<'a> {
             self.world.add_fault(*fault);
         }
         self.world.reports_ends = false;
+        self.hide_claims();
         let (count, batches) = (self.ranks.len(), self.batches());
         let bytes = self.layout.window_bytes();
         let windows: Vec<Vec<u64>> = (0..batches)
@@ -236,11 +271,15 @@ impl<'a> Run<'a> {
                 let handle = self.make_handle(rank, windows, table);
                 let group = self.ranks[rank].allocate("group", self.layout.group_bytes());
                 let placement = Placement::even(count as u32);
-                self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
-                group
+                let image = self.layout.group(&placement, handle, group);
+                self.ranks[rank].set(group, &image);
+                let shape: ExpertsGroup =
+                    bytemuck::pod_read_unaligned(&image[..size_of::<ExpertsGroup>()]);
+                (group, windows[rank] + shape.arrivals)
             });
-            let groups = groups.collect();
+            let (groups, arrivals) = groups.unzip();
             self.groups.push(groups);
+            self.arrivals.push(arrivals);
         }
         self.streams.push((0..count as u32).collect());
         for _ in 1..batches {

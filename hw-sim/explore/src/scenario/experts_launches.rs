@@ -4,8 +4,34 @@ use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCa
 
 use super::Kernels;
 use super::experts::{Run, Shape};
+use crate::fault::Fault;
+use crate::world::Shown;
 
 impl Run<'_> {
+    /// Makes news of claim words rare.
+    pub(super) fn hide_claims(&mut self) {
+        let Shape { seldom, shown_in, .. } = self.options.shape;
+        if seldom == 0 {
+            return;
+        }
+        for rank in &self.ranks {
+            self.memory.show_seldom(rank.communicator.record_claim, seldom as usize);
+        }
+        let is_struck = |fault: &&Fault| matches!(fault, Fault::StrayClaim { .. });
+        let struck = self.options.faults.iter().find(is_struck).map(|fault| fault.rank());
+        if let Some(rank) = struck.filter(|_| shown_in > 0) {
+            let address = self.ranks[rank as usize].communicator.record_claim;
+            let launch = u64::from(shown_in - 1);
+            self.world.show_in(Shown { stream: rank, launch, address, one_in: seldom });
+        }
+    }
+
+    /// Was this kernel of a step launched?
+    pub(super) fn has_made(&self, number: usize, rank: usize, entry: &'static str) -> bool {
+        let (batch, step) = self.place_of(number);
+        self.made.contains(&(batch, rank, step, entry))
+    }
+
     /// Queues all launches of a rank, as `ringdove::experts` does.
     pub(super) fn launch_all(&mut self, batch: usize, rank: usize, kernels: &Kernels) {
         let count = self.options.launches as usize;
@@ -32,12 +58,18 @@ impl Run<'_> {
 
     fn launch(
         &mut self,
-        (batch, rank): (usize, usize),
-        entry: &str,
+        (batch, rank, step): (usize, usize, usize),
+        entry: &'static str,
         blocks: u32,
         call: &ExpertsCall,
         kernels: &Kernels,
     ) {
+        let before = self.made.iter().filter(|it| (it.0, it.1) == (batch, rank)).count() as u32;
+        let most = self.options.shape.ends_after;
+        if most > 0 && before >= most {
+            return;
+        }
+        self.made.push((batch, rank, step, entry));
         let call = ExpertsCall { group: self.groups[batch][rank], ..*call };
         let params = bytemuck::bytes_of(&call).to_vec();
         let shape = (blocks, self.options.threads);
@@ -45,8 +77,14 @@ impl Run<'_> {
         self.world.launch(stream, kernels.of_experts(entry), shape, params);
     }
 
+    /// Batch, rank and step of a launch.
+    fn place_of_rank(&self, number: usize, rank: usize) -> (usize, usize, usize) {
+        let (batch, step) = self.place_of(number);
+        (batch, rank, step)
+    }
+
     fn launch_send(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let (indices, weights) = self.given(number, rank);
         let step = &self.steps[number][rank];
         let is_wide = self.options.seed.is_multiple_of(2);
@@ -77,7 +115,7 @@ impl Run<'_> {
     }
 
     fn launch_receive(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let step = &self.steps[number][rank];
         let is_throughput = self.options.shape.is_throughput;
         let call = ExpertsCall {
@@ -99,7 +137,7 @@ impl Run<'_> {
     }
 
     fn launch_return(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let step = &self.steps[number][rank];
         let call = ExpertsCall {
             routing: self.layout.routing(handle),
@@ -111,7 +149,7 @@ impl Run<'_> {
     }
 
     fn launch_combine(&mut self, rank: usize, number: usize, handle: u64, kernels: &Kernels) {
-        let at = (self.place_of(number).0, rank);
+        let at = self.place_of_rank(number, rank);
         let step = &self.steps[number][rank];
         let Shape { is_throughput, goes_on, .. } = self.options.shape;
         let call = ExpertsCall {

@@ -2,7 +2,7 @@
 //! rank stopped, nothing wrong, true records, and marks on what is missing.
 
 use ringdove::experts::reference::{self, Row};
-use ringdove_kernels::experts::{ExpertsFault, ExpertsRow, ExpertsState};
+use ringdove_kernels::experts::{EXPERTS_WORD_STRIDE, ExpertsFault, ExpertsRow, ExpertsState};
 use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 use std::mem::offset_of;
 
@@ -40,7 +40,13 @@ impl Run<'_> {
         // Kernels that ended without a record have waited for all that there is.
         let it = &self.ranks[rank];
         let is_silent = it.record().state == 0 && !self.world.is_stopped(rank);
-        let may = if is_silent { May::BeRight } else { May::BeMissing };
+        if is_silent && self.options.shape.ends_after > 0 {
+            self.check_done(rank)?;
+        }
+        let may_be = |is_made| match is_silent && is_made {
+            true => May::BeRight,
+            false => May::BeMissing,
+        };
         for number in 0..self.steps.len() {
             let in_step = |reason: String| format!("step {number}: {reason}");
             let combined = match (has_faults, self.options.shape.goes_on) {
@@ -50,14 +56,81 @@ impl Run<'_> {
                     self.check_combined(number, rank, May::BeRight)
                 }
                 (true, false) => {
-                    self.check_received(number, rank, may).map_err(in_step)?;
-                    self.check_combined(number, rank, may)
+                    let [received, combined] = ["experts_receive", "experts_combine"]
+                        .map(|entry| may_be(self.has_made(number, rank, entry)));
+                    self.check_received(number, rank, received).map_err(in_step)?;
+                    self.check_combined(number, rank, combined)
                 }
             };
             combined.map_err(in_step)?;
         }
         let mut batches = 0..if has_faults { 0 } else { self.batches() };
         batches.try_for_each(|batch| self.check_told(batch, rank))
+    }
+
+    /// Launches that left no record have done their part: the group counts it, those that relay
+    /// have raised words, and each message to a rank that is not reached was rung.
+    fn check_done(&self, rank: usize) -> Result<(), String> {
+        let mut rung = 0;
+        for (batch, groups) in self.groups.iter().enumerate() {
+            let of = |entry: &str| {
+                let made = self.made.iter();
+                made.filter(|it| (it.0, it.1) == (batch, rank) && it.3 == entry).count() as u64
+            };
+            let state = groups[rank] + self.layout.state_offset();
+            for (entry, field) in [
+                ("experts_send", offset_of!(ExpertsState, sent)),
+                ("experts_await", offset_of!(ExpertsState, received)),
+                ("experts_return", offset_of!(ExpertsState, returns_sent)),
+                ("experts_await_returns", offset_of!(ExpertsState, returns_received)),
+            ] {
+                let (counted, made) = (self.number_at(state + field as u64), of(entry));
+                if counted != made {
+                    return Err(format!("{counted} of {made} launches of {entry} are counted"));
+                }
+            }
+            self.check_relayed(batch, rank, of("experts_relay"))?;
+            let sends = ["experts_send", "experts_return", "experts_gather"].map(of);
+            rung += self.far_messages(rank, sends);
+        }
+        let head = self.number_at(self.ranks[rank].communicator.ring_head);
+        if head == rung { Ok(()) } else { Err(format!("{head} of {rung} messages were rung")) }
+    }
+
+    /// A relay has told all ranks of its node of what other nodes sent through it.
+    fn check_relayed(&self, batch: usize, rank: usize, relayed: u64) -> Result<(), String> {
+        let node_ranks = self.layout.node_ranks() as usize;
+        if node_ranks == 0 {
+            return Ok(());
+        }
+        let (node, place) = (rank / node_ranks, rank % node_ranks);
+        for to in node * node_ranks..(node + 1) * node_ranks {
+            for other in (0..self.ranks.len() / node_ranks).filter(|other| *other != node) {
+                let from = (other * node_ranks + place) as u64;
+                let word = self.number_at(self.arrivals[batch][to] + from * EXPERTS_WORD_STRIDE);
+                if word < relayed {
+                    return Err(format!("rank {to} was told of {word} of {relayed} messages"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many messages a rank has rung after so many sends, returns and gathers.
+    fn far_messages(&self, rank: usize, [sends, returns, gathers]: [u64; 3]) -> u64 {
+        let ranks = self.ranks.len();
+        if let Some(nodes) = ranks.checked_div(self.layout.node_ranks() as usize) {
+            // One for each other node.
+            return (sends + gathers) * (nodes - 1) as u64;
+        }
+        let far = (0..ranks).filter(|to| !self.is_near(rank, *to)).count();
+        (sends + returns) * far as u64
+    }
+
+    fn number_at(&self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.get(address, &mut bytes).expect("it was allocated");
+        u64::from_le_bytes(bytes)
     }
 
     /// Every rank knows of a fault in a routing.

@@ -11,6 +11,7 @@ mod messages;
 mod options;
 mod plan_shape;
 mod shrink;
+mod traffic;
 mod user;
 mod user_verdict;
 mod verdict;
@@ -34,6 +35,7 @@ pub use messages::Shape as GroupShape;
 pub use options::{Change, Options};
 pub use plan_shape::Shape as PlanShape;
 pub use shrink::shrink;
+pub use traffic::Traffic;
 
 /// Turns of a run. The longest of hundreds that ended well needed 149,479, for waits of many lanes
 /// that expired one after the other. Of experts, whose waits do not expire, 150 seeds of each
@@ -72,6 +74,9 @@ pub enum Scenario {
     User,
     /// The same, and something goes wrong, as in one of the four before.
     UserFaults,
+    /// As `User`: a block writes what it has put again, each time that a flush says that it may.
+    /// Engines' reads may see what is stored later (load buffering).
+    Reuse,
     /// Dispatch and combine of expert parallelism, several steps (R16).
     Experts,
     /// The same on two nodes of two ranks, in throughput mode: rows are relayed.
@@ -82,6 +87,12 @@ pub enum Scenario {
     Batches,
     /// The same, and something goes wrong, as in `ExpertsFaults`, `Refusal`, `Stray` and `Expiry`.
     BatchesFaults,
+    /// As `Experts`: the claim word of a rank is overwritten, and hardly any thread sees it; the
+    /// caller ends behind one of the first launches.
+    Claims,
+    /// As `ExpertsFaults`: all ranks but one stop, and its waits have to end by the abort word or
+    /// by the claim.
+    Waits,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
@@ -126,66 +137,9 @@ pub enum Scenario {
     Random,
 }
 
-/// What the ranks of a run do, unless something goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Traffic {
-    /// As [`Scenario::Ring`].
-    Ring,
-    /// As [`Scenario::Stores`].
-    Stores,
-    /// As [`Scenario::LowLatency`].
-    LowLatency,
-    /// As [`Scenario::Grants`].
-    Grants,
-    /// As [`Scenario::User`].
-    User,
-    /// As [`Scenario::Experts`].
-    Experts,
-    /// As [`Scenario::Collectives`].
-    Collectives,
-    /// As [`Scenario::Groups`].
-    Groups,
-    /// As [`Scenario::Members`].
-    Members,
-    /// As [`Scenario::Words`].
-    Words,
-}
-
-impl Traffic {
-    /// All, by name.
-    pub const ALL: [(&'static str, Self); 10] = [
-        ("ring", Self::Ring),
-        ("stores", Self::Stores),
-        ("low-latency", Self::LowLatency),
-        ("grants", Self::Grants),
-        ("user", Self::User),
-        ("experts", Self::Experts),
-        ("collectives", Self::Collectives),
-        ("groups", Self::Groups),
-        ("members", Self::Members),
-        ("words", Self::Words),
-    ];
-
-    /// Those of the executor.
-    pub const OF_EXECUTOR: [Self; 4] = [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants];
-
-    /// Those that device engines serve, too.
-    pub const OF_DEVICE: [Self; 5] =
-        [Self::Ring, Self::Grants, Self::User, Self::Collectives, Self::Groups];
-
-    /// Those that clocks matter to.
-    pub const OF_WAITS: [Self; 6] =
-        [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants, Self::User, Self::Experts];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, it)| *it == self).map_or("?", |(name, _)| name)
-    }
-}
-
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 36] = [
+    pub const ALL: [(&'static str, Self); 39] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -198,11 +152,14 @@ impl Scenario {
         ("garbage", Self::Garbage),
         ("user", Self::User),
         ("user-faults", Self::UserFaults),
+        ("reuse", Self::Reuse),
         ("experts", Self::Experts),
         ("relays", Self::Relays),
         ("experts-faults", Self::ExpertsFaults),
         ("batches", Self::Batches),
         ("batches-faults", Self::BatchesFaults),
+        ("claims", Self::Claims),
+        ("waits", Self::Waits),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
         ("clock", Self::Clock),
@@ -225,7 +182,7 @@ impl Scenario {
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 34] = [
+    pub const DRAWN: [Self; 37] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -260,6 +217,9 @@ impl Scenario {
         Self::SeveralFaults,
         Self::Batches,
         Self::BatchesFaults,
+        Self::Claims,
+        Self::Reuse,
+        Self::Waits,
     ];
 
     /// Its name.
@@ -279,12 +239,14 @@ impl Scenario {
             Self::Stores => Some(Traffic::Stores),
             Self::LowLatency => Some(Traffic::LowLatency),
             Self::Grants => Some(Traffic::Grants),
-            Self::User | Self::UserFaults => Some(Traffic::User),
+            Self::User | Self::UserFaults | Self::Reuse => Some(Traffic::User),
             Self::Experts
             | Self::Relays
             | Self::ExpertsFaults
             | Self::Batches
-            | Self::BatchesFaults => Some(Traffic::Experts),
+            | Self::BatchesFaults
+            | Self::Claims
+            | Self::Waits => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
             Self::Words => Some(Traffic::Words),
@@ -548,7 +510,9 @@ impl<'a> Setup<'a> {
         self.world.reports_ends = traffic != Traffic::User;
         let abort_words = self.ranks.each_ref().map(|rank| rank.communicator.abort);
         let watches_abort = self.options.device.is_some();
-        let manner = Manner { mutant: self.options.host, watches_abort, ..Manner::default() };
+        let reads_late = self.options.scenario == Scenario::Reuse;
+        let mutant = self.options.host;
+        let manner = Manner { mutant, watches_abort, reads_late, ..Manner::default() };
         let mut engines = devices(&self.memory, self.options, &self.ranks, &self.routes, manner)?;
         for rank in 0..2 {
             let data: Vec<u32> = (0..words).map(|index| Self::word(rank, index)).collect();

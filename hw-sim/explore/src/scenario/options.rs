@@ -288,6 +288,14 @@ impl Options {
                 options.lose_batch(&mut random);
                 scenario
             }
+            Scenario::Claims => {
+                options.bring_claim(&mut random);
+                scenario
+            }
+            Scenario::Waits => {
+                options.bring_waits(&mut random);
+                scenario
+            }
             Scenario::CollectivesFaults => {
                 options.lose_rank(options.collective.ranks, &mut random);
                 // Each of many lanes may have to wait so long, one after the other.

@@ -5,7 +5,7 @@
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 
-use super::{Setup, buffer_bytes};
+use super::{Scenario, Setup, buffer_bytes};
 use crate::engine::Route;
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
@@ -180,9 +180,10 @@ impl Setup<'_> {
 
     fn calls(&self, rank: usize, block: u32, launch: u32) -> Vec<Call> {
         let mut calls = vec![Call { kind: CHECK_FAILED, ..Call::default() }];
-        match self.sends_by_words() {
-            true => self.call_by_words(rank, block, launch, &mut calls),
-            false => self.call_by_lanes(rank, block, launch, &mut calls),
+        match (self.options.scenario, self.sends_by_words()) {
+            (Scenario::Reuse, _) => self.call_from_one_place(rank, block, launch, &mut calls),
+            (_, true) => self.call_by_words(rank, block, launch, &mut calls),
+            (_, false) => self.call_by_lanes(rank, block, launch, &mut calls),
         }
         self.break_calls(rank, block, &mut calls);
         calls
@@ -190,6 +191,9 @@ impl Setup<'_> {
 
     /// Do kernels store into the peer's windows?
     pub(super) fn sends_by_words(&self) -> bool {
+        if self.options.scenario == Scenario::Reuse {
+            return false;
+        }
         let is_bad = |fault: &Fault| matches!(fault, Fault::BadOp { .. } | Fault::BadPort { .. });
         self.options.seed % 3 == 1 && !self.options.faults.iter().any(is_bad)
     }
@@ -242,6 +246,31 @@ impl Setup<'_> {
             calls.extend((0..messages).map(|message| copy(message, OUTPUT, ARRIVED)));
         }
         calls.push(Call { kind: FLUSH, ..call });
+    }
+
+    /// All messages of a block are put from one place, which is written again once it is flushed.
+    fn call_from_one_place(&self, rank: usize, block: u32, launch: u32, calls: &mut Vec<Call>) {
+        let messages = self.options.messages;
+        let call = Call { peer: 1 - rank as u32, lane: block, ..Call::default() };
+        let stage = self.copy_of(block, 0, 0, STAGE, STAGE).to_offset;
+        let copy = |message, to, from| self.copy_of(block, launch, message, to, from);
+        let wait = Call { kind: WAIT, count: 1, ..call };
+        for message in 0..messages {
+            if rank == 1 {
+                calls.push(wait);
+            }
+            let from = if rank == 0 { INPUT } else { ARRIVED };
+            calls.push(Call { to_offset: stage, ..copy(message, STAGE, from) });
+            let Call { to_offset, bytes, .. } = copy(message, ARRIVED, STAGE);
+            let put =
+                Call { to: ARRIVED, from: STAGE, to_offset, from_offset: stage, bytes, ..call };
+            calls.push(Call { kind: PUT_WITH_SIGNAL, ..put });
+            calls.push(Call { kind: FLUSH, ..call });
+        }
+        if rank == 0 {
+            calls.push(Call { count: messages, ..wait });
+            calls.extend((0..messages).map(|message| copy(message, OUTPUT, ARRIVED)));
+        }
     }
 
     fn call_by_words(&self, rank: usize, block: u32, launch: u32, calls: &mut Vec<Call>) {

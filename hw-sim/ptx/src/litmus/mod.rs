@@ -157,6 +157,7 @@ impl Test {
                 pc: 0,
                 steps: 0,
                 registers: registers.map(|(_, name, value)| (name.clone(), *value)).collect(),
+                late: HashMap::new(),
                 barrier: None,
                 generations: HashMap::new(),
             });
@@ -180,6 +181,8 @@ struct Thread {
     pc: usize,
     steps: usize,
     registers: HashMap<String, i64>,
+    /// Loads that nothing depends on: their numbers, by register.
+    late: HashMap<String, u64>,
     /// The barrier that it waits at.
     barrier: Option<u8>,
     /// How often it passed each.
@@ -210,6 +213,7 @@ impl Machine<'_> {
             }
             let thread = ready[self.memory.choose(ready.len())];
             self.step(thread)?;
+            self.take_news();
             self.run_privately(thread)?;
         }
     }
@@ -245,10 +249,37 @@ impl Machine<'_> {
         outcome
     }
 
+    /// Sets registers anew whose loads have come to see a later store.
+    fn take_news(&mut self) {
+        for (number, value) in self.memory.take_news() {
+            for thread in &mut self.threads {
+                let late = thread.late.iter().find(|(_, it)| **it == number);
+                if let Some((register, _)) = late {
+                    thread.registers.insert(register.clone(), i64::from(value as u32 as i32));
+                }
+            }
+        }
+    }
+
+    /// Sets a register; what it held before is of no use to anybody.
+    fn set(&mut self, thread: usize, register: &str, value: i64) {
+        let thread = &mut self.threads[thread];
+        if let Some(number) = thread.late.remove(register) {
+            self.memory.settle(number);
+        }
+        thread.registers.insert(register.to_owned(), value);
+    }
+
     fn value(&self, thread: usize, value: &Value) -> i64 {
         match value {
             Value::Number(number) => *number,
-            Value::Register(name) => self.threads[thread].registers.get(name).copied().unwrap_or(0),
+            Value::Register(name) => {
+                let thread = &self.threads[thread];
+                if let Some(number) = thread.late.get(name) {
+                    self.memory.settle(*number);
+                }
+                thread.registers.get(name).copied().unwrap_or(0)
+            }
         }
     }
 
@@ -271,18 +302,18 @@ impl Machine<'_> {
         match instruction {
             Instruction::Move(register, value) => {
                 let value = self.value(thread, value);
-                self.threads[thread].registers.insert(register.clone(), value);
+                self.set(thread, register, value);
             }
             Instruction::Add(register, a, b) => {
                 let value = self.value(thread, a) + self.value(thread, b);
-                self.threads[thread].registers.insert(register.clone(), value);
+                self.set(thread, register, value);
             }
             Instruction::Load(strength, register, location) => {
                 let mut bytes = [0; 4];
                 let address = self.addresses[location.as_str()];
-                self.memory.read(agent, address, 4, *strength, &mut bytes).ok()?;
-                let value = i64::from(i32::from_le_bytes(bytes));
-                self.threads[thread].registers.insert(register.clone(), value);
+                let number = self.memory.read_late(agent, address, *strength, &mut bytes).ok()?;
+                self.set(thread, register, i64::from(i32::from_le_bytes(bytes)));
+                self.threads[thread].late.insert(register.clone(), number);
             }
             Instruction::Store(strength, location, value) => {
                 let bytes = (self.value(thread, value) as i32).to_le_bytes();
@@ -301,7 +332,7 @@ impl Machine<'_> {
                     .ok()?;
                 if let Some(register) = register {
                     let old = i64::from(old as u32 as i32);
-                    self.threads[thread].registers.insert(register.clone(), old);
+                    self.set(thread, register, old);
                 }
             }
             Instruction::Barrier(id) => {

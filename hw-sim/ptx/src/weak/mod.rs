@@ -19,17 +19,20 @@
 //! | races | reads of values that race may be torn, byte from byte ([`Options::tears`]) |
 //! | progress | reads that race need never see a newer value ([`Options::stalls`]) |
 //!
-//! What is *not* generated: executions in which a load takes its value from a store that comes
-//! later (load buffering), which PTX allows where no dependency forbids it. Agents run their
-//! instructions in order, and the interpreter needs a load's value at once. So an earlier *load* is
-//! never passed by a later store, and a missing fence between a load and the store that gives its
-//! memory away (a credit) does not show here. Everything that is generated is allowed by the model;
-//! proxies other than the generic one do not exist.
+//! Load buffering: a load may take its value from a store that comes later, as PTX allows where no
+//! dependency and no order forbids it (`late`). Threads of litmus tests do so, and copies of
+//! engines; loads of kernels that the interpreter runs do not, because it needs a value at once. So
+//! a load of a kernel is never passed by a later store of the same thread. Less than PTX allows: a
+//! load does not pass a release, a fence or a barrier to see a store that it is morally strong
+//! with, acquire loads and atomics pass nothing, and a branch settles the value that it looks at,
+//! as all that follows depends on it. Everything that is generated is allowed by the model; proxies
+//! other than the generic one do not exist.
 
 mod agent;
 mod block;
 mod cell;
 mod choice;
+mod late;
 mod state;
 mod view;
 
@@ -46,6 +49,8 @@ use crate::exec::atomic::apply;
 use crate::memory::{AtomicOp, AtomicType, MemoryFault, Order, Scope, Strength};
 use agent::{Agent, distance};
 use cell::{Cell, Message, Reader, bits};
+use late::{LateReads, Receiver};
+use state::word_at;
 use view::{SCOPES, Snapshot, View, WriteId, join_snapshot};
 
 /// Where the first allocation is. Allocations lie apart, so that no overrun goes unseen.
@@ -132,6 +137,10 @@ struct State {
     meetings: HashMap<(Place, u8, u64), Meeting>,
     /// What `fence.sc` of each scope's holders have left.
     fences: HashMap<(usize, Option<Place>), Rc<View>>,
+    /// Reads that may still see what comes later.
+    late: LateReads,
+    /// Cells whose news readers seldom see, and one in how many reads does.
+    seldom: HashMap<u64, usize>,
     serial: u64,
 }
 
@@ -175,6 +184,8 @@ impl WeakMemory {
             events: Vec::new(),
             meetings: HashMap::new(),
             fences: HashMap::new(),
+            late: LateReads::default(),
+            seldom: HashMap::new(),
             serial: 0,
         }))
     }
@@ -202,6 +213,12 @@ impl WeakMemory {
     /// One of `0..among`, from the run's source of choices.
     pub fn choose(&self, among: usize) -> usize {
         self.0.borrow_mut().choices.choose(among)
+    }
+
+    /// Of the eight bytes around an address, reads that have a choice return the oldest value, but
+    /// for about one in so many: so that one thread of many may be the only one that sees a write.
+    pub fn show_seldom(&self, address: u64, one_in: usize) {
+        self.0.borrow_mut().seldom.insert(address / 8 * 8, one_in);
     }
 
     /// Sets bytes that all agents know from the beginning on.
@@ -263,6 +280,76 @@ impl WeakMemory {
         }
         let value = number(bytes);
         state.log(agent, Event::Read { address, value, strength, age });
+        Ok(())
+    }
+
+    /// Reads a word of up to eight bytes whose value may still change to that of a store which
+    /// comes later, until [`settle`](Self::settle): gives a number by which
+    /// [`take_news`](Self::take_news) tells of that.
+    ///
+    /// # Errors
+    ///
+    /// No allocation holds the bytes.
+    pub fn read_late(
+        &self,
+        agent: AgentId,
+        address: u64,
+        strength: Strength,
+        bytes: &mut [u8],
+    ) -> Result<u64, MemoryFault> {
+        self.read(agent, address, bytes.len(), strength, bytes)?;
+        let state = &mut *self.0.borrow_mut();
+        let number = state.late.number();
+        let (word, count) = word_at(address, bytes.len());
+        if count == bytes.len() {
+            state.agents[agent as usize].count += 1;
+            state.keep_late(agent, word, strength, Receiver::Asker(number));
+        }
+        Ok(number)
+    }
+
+    /// Something depends on what was read under this number: the value stays.
+    pub fn settle(&self, number: u64) {
+        self.0.borrow_mut().late.settle(number);
+    }
+
+    /// Values that have changed since they were read, by number.
+    pub fn take_news(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.0.borrow_mut().late.news)
+    }
+
+    /// Copies words of eight bytes by weak reads, which may still see stores that come later, for
+    /// as long as nobody looks at the copies.
+    ///
+    /// # Errors
+    ///
+    /// No allocation holds the bytes.
+    pub fn copy_late(
+        &self,
+        agent: AgentId,
+        from: u64,
+        to: u64,
+        bytes: u64,
+        how: Strength,
+    ) -> Result<(), MemoryFault> {
+        let mut data = vec![0; bytes as usize];
+        self.read(agent, from, 8, Strength::WEAK, &mut data)?;
+        let state = &mut *self.0.borrow_mut();
+        state.agents[agent as usize].count += 1;
+        let read = state.agents[agent as usize].count;
+        for (number, chunk) in data.chunks(8).enumerate() {
+            let offset = 8 * number as u64;
+            state.write_word(agent, to + offset, how, chunk)?;
+            let (source, there) =
+                (word_at(from + offset, chunk.len()), word_at(to + offset, chunk.len()));
+            if source.1 == chunk.len() && there.1 == chunk.len() {
+                let count = state.agents[agent as usize].count;
+                let shift = there.0.shift as i32 - source.0.shift as i32;
+                let receiver = Receiver::Write { cell: there.0.cell, count, shift };
+                state.late.add((agent, read), (source.0, Strength::WEAK), receiver);
+            }
+        }
+        state.log(agent, Event::Write { address: to, value: number(&data), strength: how });
         Ok(())
     }
 
@@ -329,6 +416,7 @@ impl WeakMemory {
     pub fn arrive(&self, agent: AgentId, id: u8, generation: u64) {
         let state = &mut *self.0.borrow_mut();
         let serial = state.tick();
+        state.late.cross(agent);
         let own = &state.agents[agent as usize];
         let meeting = state.meetings.entry((own.place, id, generation)).or_default();
         meeting.inside += 1;
@@ -355,6 +443,8 @@ impl WeakMemory {
     pub fn hand_over(&self, from: AgentId, to: AgentId) {
         let state = &mut *self.0.borrow_mut();
         let serial = state.tick();
+        state.late.cross(from);
+        state.late.cross(to);
         let snapshot = state.agents[from as usize].snapshot(serial);
         join_snapshot(&mut state.agents[to as usize].view, &snapshot);
     }

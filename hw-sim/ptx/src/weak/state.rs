@@ -10,11 +10,11 @@ use super::{
 };
 
 /// An access of up to eight bytes within one cell.
-#[derive(Clone, Copy)]
-struct Word {
-    cell: u64,
-    mask: u8,
-    shift: u32,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word {
+    pub cell: u64,
+    pub mask: u8,
+    pub shift: u32,
 }
 
 impl State {
@@ -33,7 +33,7 @@ impl State {
         events.push_back((serial, event));
     }
 
-    fn cell(&mut self, cell: u64) -> &mut Cell {
+    pub(super) fn cell(&mut self, cell: u64) -> &mut Cell {
         let (_, region) = self.regions.range_mut(..=cell).next_back().expect("checked before");
         &mut region.cells[((cell - region.start) / 8) as usize]
     }
@@ -92,6 +92,10 @@ impl State {
     }
 
     fn read_cell(&mut self, agent: AgentId, word: Word, strength: Strength) -> (u64, usize) {
+        if !self.late.is_empty() {
+            self.late.settle_at(word.cell);
+            self.late.end_reads(agent, word.cell);
+        }
         let whole = {
             let own = &self.agents[agent as usize];
             let cell = self.cell_of(word.cell);
@@ -114,6 +118,15 @@ impl State {
             return self.read_bytes(agent, word, strength);
         }
         let candidates = self.candidates(agent, word.cell, word.mask);
+        let last = candidates.len() - 1;
+        if last > 0
+            && let Some(&one_in) = self.seldom.get(&word.cell)
+            && self.choices.choose(one_in) + 1 < one_in
+        {
+            let value = self.cell(word.cell).value_at(candidates[last]);
+            self.saw(agent, word, strength, candidates[last]);
+            return (value, last);
+        }
         let races = (self.options.tears || self.options.stalls)
             && candidates.len() > 1
             && !self.are_strong(agent, word, strength, &candidates);
@@ -122,7 +135,7 @@ impl State {
             return self.read_bytes(agent, word, strength);
         }
         let chosen = match races && self.options.stalls {
-            true => candidates.len() - 1,
+            true => last,
             false => self.choices.choose(candidates.len()),
         };
         let position = candidates[chosen];
@@ -150,6 +163,22 @@ impl State {
             })
     }
 
+    /// Is a read morally strong with the write at this place of the history?
+    pub(super) fn is_strong_with(
+        &self,
+        agent: AgentId,
+        word: Word,
+        strength: Strength,
+        place: usize,
+    ) -> bool {
+        let message = &self.cell_of(word.cell).history[place];
+        let away = distance(self.place(agent), self.place(message.id.agent));
+        strength.order != Order::Weak
+            && message.mask == word.mask
+            && message.scope.is_some_and(|scope| scope >= away)
+            && scope_index(strength.scope) >= away
+    }
+
     /// Byte by byte: where writes cover parts of what is read, or a race tears it.
     fn read_bytes(&mut self, agent: AgentId, word: Word, strength: Strength) -> (u64, usize) {
         let (mut value, mut age) = (0, 0);
@@ -165,7 +194,7 @@ impl State {
         (value, age)
     }
 
-    fn candidates(&mut self, agent: AgentId, address: u64, mask: u8) -> Vec<usize> {
+    pub(super) fn candidates(&mut self, agent: AgentId, address: u64, mask: u8) -> Vec<usize> {
         let view = Rc::clone(&self.agents[agent as usize].view);
         self.with_reader(agent, address, &view, |reader, cell| reader.candidates(cell, mask))
     }
@@ -186,7 +215,7 @@ impl State {
 
     /// A read took its value from the message before `position`: what follows if they are morally
     /// strong.
-    fn saw(&mut self, agent: AgentId, word: Word, strength: Strength, position: usize) {
+    pub(super) fn saw(&mut self, agent: AgentId, word: Word, strength: Strength, position: usize) {
         let Some(before) = position.checked_sub(1) else { return };
         // The last write at or before the position that touches the bytes.
         let message = {
@@ -210,11 +239,12 @@ impl State {
         }
         own.note(word.cell, &list);
         if acquires(strength.order) {
+            self.late.cross(agent);
             self.acquire_at(agent, word.cell, own_scope);
         }
     }
 
-    fn place(&self, agent: AgentId) -> Place {
+    pub(super) fn place(&self, agent: AgentId) -> Place {
         self.agents[agent as usize].place
     }
 
@@ -242,9 +272,13 @@ impl State {
             let places = self
                 .with_reader(agent, word.cell, &view, |reader, cell| reader.places(cell, &message));
             let place = places[self.choices.choose(places.len())];
-            let cell = self.cell(word.cell);
-            cell.history.insert(place, message);
-            cell.tidy();
+            self.cell(word.cell).history.insert(place, message);
+            if !self.late.is_empty() {
+                self.late.settle_at(word.cell);
+                self.late.end_reads(agent, word.cell);
+                self.reach_late_reads(word.cell, place);
+            }
+            self.cell(word.cell).tidy();
             done += count;
         }
         Ok(())
@@ -258,6 +292,10 @@ impl State {
         let is_strong = strength.order != Order::Weak;
         let scope = scope_index(strength.scope);
         let mut list = Vec::new();
+        if releases(strength.order) {
+            self.late.cross(agent);
+        }
+        let own = &mut self.agents[agent as usize];
         if is_strong {
             let now = releases(strength.order).then(|| (scope, own.snapshot(serial)));
             list.extend(own.release_for((word.cell, word.mask), now));
@@ -289,6 +327,8 @@ impl State {
         if count != length {
             return Err(MemoryFault::Misaligned);
         }
+        // Nothing is kept of reads where atomics are at work.
+        self.late.end_all(word.cell);
         let keep = bits(word.mask);
         let view = Rc::clone(&self.agents[agent as usize].view);
         let probe = Message {
@@ -361,6 +401,7 @@ impl State {
 
     pub(super) fn fence(&mut self, agent: AgentId, strength: Strength) {
         let scope = scope_index(strength.scope);
+        self.late.cross(agent);
         if acquires(strength.order) {
             let Self { agents, places, .. } = self;
             agents[agent as usize].acquire_all(scope, |other| places[other as usize]);
@@ -396,6 +437,7 @@ impl State {
     }
 
     pub(super) fn know(&mut self, agent: AgentId, view: &Rc<View>) {
+        self.late.cross(agent);
         let own: &mut Agent = &mut self.agents[agent as usize];
         if !Rc::ptr_eq(&own.view, view) {
             Rc::make_mut(&mut own.view).join(view);
@@ -420,7 +462,7 @@ fn holder(place: Place, level: usize) -> Option<Place> {
 const _: () = assert!(SCOPES == 4);
 
 /// The part of an access that lies in the cell of its first byte, and its length.
-fn word_at(address: u64, length: usize) -> (Word, usize) {
+pub(super) fn word_at(address: u64, length: usize) -> (Word, usize) {
     let first = (address % 8) as u32;
     let count = length.min(8 - first as usize);
     let mask = (((1_u16 << count) - 1) << first) as u8;

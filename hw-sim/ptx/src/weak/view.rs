@@ -32,6 +32,11 @@ impl View {
         self.clocks.get(agent as usize).copied().unwrap_or(0)
     }
 
+    /// Is what this agent did by its `count`-th write in the past?
+    pub fn knows_of(&self, agent: AgentId, count: u32) -> bool {
+        count <= self.clock(agent)
+    }
+
     /// Is this write to `cell` in the past?
     pub fn knows(&self, cell: u64, write: WriteId) -> bool {
         write.count <= self.clock(write.agent)

@@ -96,6 +96,70 @@ impl Options {
         }
     }
 
+    /// The claim word of a rank of experts is overwritten, early, and hardly any thread sees it;
+    /// the caller makes no more launches behind one of the first.
+    pub(super) fn bring_claim(&mut self, random: &mut fastrand::Rng) {
+        self.shape.goes_on = false;
+        (self.shape.faulty_step, self.shape.batches) = (0, 1);
+        let launches = match random.u32(0..3) {
+            0 => {
+                self.shape.relay();
+                11
+            }
+            _ => {
+                // Few threads wait.
+                (self.shape.ranks, self.shape.node_ranks) = (2, random.u32(0..2));
+                7
+            }
+        };
+        self.shape.seldom = 1 << random.u32(3..=6);
+        (self.launches, self.threads) = (random.u32(1..=2), 32);
+        self.shape.ends_after = random.u32(0..self.launches * launches);
+        if random.u32(0..4) != 0 {
+            self.shape.shown_in = random.u32(1..=self.launches * launches);
+            // Others come as far as what follows from it.
+            self.shape.ends_after = self.shape.shown_in + random.u32(0..=4);
+        }
+        self.stalls = false;
+        let rank = random.u32(0..self.shape.ranks);
+        self.faults.push(Fault::StrayClaim { rank, turn: random.u64(0..1000) });
+        self.faults.push(Fault::NoAlarm { rank });
+        self.timeout_ns = 1 << random.u32(5..=7);
+    }
+
+    /// Of experts: all ranks but one stop, and a wait of that one has to end by what it looks at
+    /// beside its word: the abort word, or the claim. Loads that race never see anything newer.
+    pub(super) fn bring_waits(&mut self, random: &mut fastrand::Rng) {
+        (self.shape.faulty_step, self.shape.batches) = (0, 1);
+        self.shape.goes_on = random.u32(0..3) == 0;
+        match random.u32(0..3) {
+            0 => self.shape.relay(),
+            _ => (self.shape.ranks, self.shape.node_ranks) = (2, random.u32(0..2)),
+        }
+        (self.launches, self.threads) = (random.u32(1..=2), 32);
+        (self.tears, self.stalls) = (false, true);
+        let rank = random.u32(0..self.shape.ranks);
+        let last = random.u64(1..6000);
+        for other in (0..self.shape.ranks).filter(|other| *other != rank) {
+            let turn = if random.bool() { last } else { random.u64(0..=last) };
+            self.faults.push(Fault::GpuStops { rank: other, turn });
+        }
+        let turn = last + random.u64(0..3000);
+        if random.u32(0..3) == 0 {
+            self.faults.push(Fault::StrayClaim { rank, turn });
+            self.faults.push(Fault::NoAlarm { rank });
+        } else {
+            self.faults.push(Fault::Abort { rank, turn });
+        }
+        if random.u32(0..3) == 0 {
+            // The ring stays full, or completions do not come.
+            let turn = if random.bool() { 0 } else { random.u64(0..=last) };
+            self.faults.push(Fault::EngineStops { rank, turn });
+            self.ring_log2 = 0;
+        }
+        self.limit_if_it_goes_on(random);
+    }
+
     /// A device engine fails, or as above.
     pub(super) fn lose_engine(&mut self, random: &mut fastrand::Rng) {
         let ranks = self.ranks();
