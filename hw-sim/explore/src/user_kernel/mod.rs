@@ -214,6 +214,7 @@ impl Run<'_> {
         Launch {
             kernel: Arc::clone(kernel),
             grid: [blocks, 1, 1],
+            cluster: None,
             block: [threads, 1, 1],
             dynamic_shared_bytes: shared_bytes,
             params,

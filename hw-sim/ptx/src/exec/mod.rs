@@ -14,6 +14,7 @@ pub mod bulk;
 mod by_thread;
 pub mod calls;
 mod carry;
+pub mod cluster;
 pub mod collective;
 pub mod convert;
 pub mod copy_async;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::bulk::{BulkCopy, MapChange, MapCopy, TensorCopy};
+use super::cluster::{AsyncChange, ClusterAddress};
 use super::copy_async::CopyAsync;
 use super::matrix::group::GroupMultiply;
 use super::matrix::memory::{Lines, Tiles, Transpose};
@@ -93,7 +94,11 @@ pub enum Op {
     MapChange(Box<MapChange>),
     /// `tensormap.cp_fenceproxy`
     MapCopy(Box<MapCopy>),
-    /// `barrier.cluster`: of clusters of one block, so that it waits for that block's threads.
+    /// `mapa`, `getctarank`
+    ClusterAddress(Box<ClusterAddress>),
+    /// `st.async`, `red.async`
+    AsyncChange(Box<AsyncChange>),
+    /// `barrier.cluster`
     ClusterBarrier {
         /// Arrives; else waits for the generation that the warp arrived in.
         arrives: bool,
@@ -171,6 +176,20 @@ pub enum Special {
     BlockIndex(u8),
     /// `%nctaid`
     GridShape(u8),
+    /// `%clusterid`
+    ClusterIndex(u8),
+    /// `%nclusterid`
+    Clusters(u8),
+    /// `%cluster_ctaid`
+    ClusterBlock(u8),
+    /// `%cluster_nctaid`
+    ClusterShape(u8),
+    /// `%cluster_ctarank`
+    ClusterRank,
+    /// `%cluster_nctarank`
+    ClusterBlocks,
+    /// `%is_explicit_cluster`, as 0 or 1
+    ExplicitCluster,
     /// `%laneid`
     Lane,
     /// `%warpid`
@@ -203,7 +222,7 @@ pub enum Special {
     Workspace,
     /// `%envreg1`: its high half.
     WorkspaceHigh,
-    /// A value that never changes here: other `%envreg*`, cluster registers.
+    /// A value that never changes here: other `%envreg*`.
     Fixed(u32),
 }
 
@@ -227,6 +246,8 @@ pub enum Space {
     Global,
     /// The block's.
     Shared,
+    /// That of any block of the cluster.
+    Cluster,
     /// The thread's.
     Local,
     /// The kernel's parameters.
