@@ -76,12 +76,9 @@ impl Settings {
         }
         let set = (self.required != [0; 3]).then_some(self.required);
         match (rules.required, asked) {
-            (Some(required), Some(asked)) if required != asked => {
-                Err(Error::InvalidClusterSize(format!(
-                    "kernel {} requires clusters of {required:?}: {asked:?}",
-                    kernel.name
-                )))
-            }
+            (Some(required), Some(asked)) if required != asked => Err(Error::InvalidClusterSize(
+                format!("kernel {} requires clusters of {required:?}: {asked:?}", kernel.name),
+            )),
             (None, None) if set.is_none() && rules.explicit => {
                 Err(Error::InvalidClusterSize(format!(
                     "kernel {} is launched with an explicit shape of clusters only",
@@ -139,10 +136,10 @@ mod tests {
         let description = Description::builtin("dgx-h100").unwrap();
         let model = &description.gpus[0].model;
         let sizes: Vec<usize> = gpcs(model).iter().map(ExactSizeIterator::len).collect();
-        assert_eq!((sizes.iter().sum::<usize>(), sizes.as_slice()), (
-            132,
-            [18, 18, 16, 16, 16, 16, 16, 16].as_slice()
-        ));
+        assert_eq!(
+            (sizes.iter().sum::<usize>(), sizes.as_slice()),
+            (132, [18, 18, 16, 16, 16, 16, 16, 16].as_slice())
+        );
         // One block to a multiprocessor.
         let block = Footprint { threads: 1024, shared_bytes: 200 << 10, registers: 1 << 15 };
         let counts = [1, 2, 4, 8, 16].map(|blocks| resident(model, &block, blocks));

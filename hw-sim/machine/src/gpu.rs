@@ -135,12 +135,7 @@ impl Occupancy {
     }
 
     /// The same on these multiprocessors: one block to each, then again.
-    fn place_within(
-        &mut self,
-        gpc: Range<usize>,
-        block: &Footprint,
-        count: usize,
-    ) -> Option<Room> {
+    fn place_within(&mut self, gpc: Range<usize>, block: &Footprint, count: usize) -> Option<Room> {
         let mut taken: Vec<u32> = Vec::with_capacity(count);
         while taken.len() < count {
             let before = taken.len();

@@ -76,9 +76,7 @@ impl FunctionDecoder<'_, '_> {
             (operands, _) => operands,
         };
         let (operands, mask) = match operands {
-            [operands @ .., mask] if is_multicast => {
-                (operands, Some(self.source(mask, T::U16)?))
-            }
+            [operands @ .., mask] if is_multicast => (operands, Some(self.source(mask, T::U16)?)),
             operands => (operands, None),
         };
         match (is_tensor, rank) {

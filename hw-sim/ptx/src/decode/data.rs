@@ -126,7 +126,10 @@ impl FunctionDecoder<'_, '_> {
         };
         self.all_taken(&words, instruction)?;
         let count = instruction.operands.len();
-        if count != 2 + usize::from(hint) + usize::from(is_async) || ty == T::Pred || size_bytes(ty) > 8 {
+        if count != 2 + usize::from(hint) + usize::from(is_async)
+            || ty == T::Pred
+            || size_bytes(ty) > 8
+        {
             return Err(self.unsupported(instruction));
         }
         let (value, address) = if is_store {

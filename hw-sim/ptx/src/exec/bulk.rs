@@ -134,8 +134,9 @@ impl Warp {
         let Some(slot) = mask else { return f(self, to, barrier) };
         let mask = self.registers.get::<u16>(slot)[to.lane];
         for rank in (0..u16::BITS).filter(|rank| mask >> rank & 1 == 1) {
-            let there = |place: Place| {
-                Place { address: cluster::place_in(place.address, rank.into()), ..place }
+            let there = |place: Place| Place {
+                address: cluster::place_in(place.address, rank.into()),
+                ..place
             };
             f(self, there(to), barrier.map(there))?;
         }

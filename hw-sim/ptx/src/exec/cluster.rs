@@ -144,12 +144,7 @@ impl BlockMemory {
     }
 
     /// Why there are no such bytes.
-    pub(super) fn outside_cluster(
-        &self,
-        lane: usize,
-        address: u64,
-        length: usize,
-    ) -> Box<Trouble> {
+    pub(super) fn outside_cluster(&self, lane: usize, address: u64, length: usize) -> Box<Trouble> {
         let trouble = Trouble::at(FaultKind::SharedOutOfBounds, lane, address, length);
         let Some(rank) = rank_in(address & windows::OFFSET) else { return trouble };
         let own = self.rank() as u64;

@@ -136,7 +136,8 @@ fn a_block_reads_and_writes_another_ones_memory() {
         "cvt.u64.u32 %d1, %r2;\ncvta.shared.u64 %d1, %d1;\nmapa.u64 %d2, %d1, %next;\n\
          atom.release.cluster.exch.b32 %r9, [%d2], %r1;\n",
     ] {
-        let bench = clustered(&format!("{fill}{MEET}{write}{MEET}ld.shared.u32 %r1, [%r2];\n{DUMP}"));
+        let bench =
+            clustered(&format!("{fill}{MEET}{write}{MEET}ld.shared.u32 %r1, [%r2];\n{DUMP}"));
         run(&bench, 8, 4, 64);
         for (place, value) in dumped(&bench, 8 * 64).into_iter().enumerate() {
             let (block, thread) = (place / 64, place % 64);
@@ -257,7 +258,8 @@ fn wild_accesses_are_named() {
         assert!(fault.address.is_some() && fault.block[0] < 4, "{fault}");
     }
     // A block by itself has no others.
-    let bench = clustered("mapa.shared::cluster.u32 %r3, %tile, 1;\nld.shared::cluster.u32 %r1, [%r3];");
+    let bench =
+        clustered("mapa.shared::cluster.u32 %r3, %tile, 1;\nld.shared::cluster.u32 %r1, [%r3];");
     let fault = bench.run("test", 1, 32, &[BASE]).unwrap_err();
     assert_eq!(fault.detail, "block 1 of a cluster of one block");
 }

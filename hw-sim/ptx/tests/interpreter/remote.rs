@@ -50,7 +50,8 @@ fn blocks_arrive_at_barriers_of_others() {
     }
     // Too few arrivals let nobody through: here one thread of each block arrives where 96 are due.
     let one = "@%p9 bra DONE;\nmbarrier.arrive.shared::cluster.b64 _, [%there];\nDONE:\n";
-    let look = "mbarrier.test_wait.parity.shared::cta.b64 %p7, [%bar], 0;\nselp.u32 %r1, 1, 2, %p7;\n";
+    let look =
+        "mbarrier.test_wait.parity.shared::cta.b64 %p7, [%bar], 0;\nselp.u32 %r1, 1, 2, %p7;\n";
     let bench = clustered(&format!("{}{one}{MEET}{look}{MEET}{DUMP}", barriers("96")));
     run(&bench, 3, 3, 96);
     assert_eq!(dumped(&bench, 3 * 96), vec![2; 3 * 96]);
@@ -103,7 +104,8 @@ fn asynchronous_stores_bring_bytes_and_say_so() {
              @!%p2 red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op} \
              [%r2], {register}, [%there];\n@%p2 bra WAIT;\nbra PAST;\n"
         );
-        let own = format!("PAST:\nmad.lo.u32 %r29, %t, {bytes}, %tile;\nld.shared.u32 %r1, [%r29];\n");
+        let own =
+            format!("PAST:\nmad.lo.u32 %r29, %t, {bytes}, %tile;\nld.shared.u32 %r1, [%r29];\n");
         let bench = clustered(&format!("{start}{sum}{WAIT}{own}{MEET}{DUMP}"));
         run(&bench, 4, 4, 32);
         let wanted = if op == "add.u32" || op == "add.u64" { 2 + 4 + 1 } else { wanted };
@@ -199,7 +201,10 @@ fn misuse_is_named() {
     let cases = [
         (format!("{generic}mbarrier.init.b64 [%d1], 1;\n"), "the barrier is in block {next}"),
         (format!("{generic}mbarrier.inval.b64 [%d1];\n"), "the barrier is in block {next}"),
-        (format!("{generic}mbarrier.test_wait.parity.b64 %p1, [%d1], 0;\n"), "the barrier is in block {next}"),
+        (
+            format!("{generic}mbarrier.test_wait.parity.b64 %p1, [%d1], 0;\n"),
+            "the barrier is in block {next}",
+        ),
         (format!("{generic}mbarrier.arrive.b64 %d2, [%d1];\n"), "the barrier is in block {next}"),
         (
             "st.async.mbarrier::complete_tx::bytes.u32 [%data], %t, [%bar];\n".to_owned(),
