@@ -1,6 +1,7 @@
 //! Read-modify-write.
 
 use super::access::{check_alignment, try_each_lane};
+use super::by_thread::check_space;
 use super::cluster::space_of;
 use super::fault::{FaultKind, Trouble};
 use super::float::{canonical, maximum, minimum};
@@ -114,6 +115,9 @@ impl Warp {
         active: u32,
     ) -> Result<(), Box<Trouble>> {
         let bytes = atomic.ty.size_bytes();
+        if M::BY_THREAD {
+            check_space(atomic.space, active)?;
+        }
         if bytes == 4 && !M::BY_THREAD && self.atomic_words(context.block, atomic, active) {
             return Ok(());
         }

@@ -76,7 +76,7 @@ impl Block {
         Self::on(launch, index, std::iter::once(sm))
     }
 
-    /// The same, each block of the cluster on the next one of these multiprocessors, or on the last.
+    /// The same, each block of the cluster on the next of these multiprocessors, or on the last.
     pub fn on(
         launch: Arc<Launch>,
         index: [u32; 3],

@@ -36,6 +36,7 @@ pub mod registers;
 pub mod rounding;
 mod scatter;
 pub mod shared;
+pub mod special;
 mod strides;
 mod sweep;
 mod uniform;

@@ -21,7 +21,8 @@ fn barriers(arrivals: &str) -> String {
 }
 
 /// Waits for the first phase of the block's own barrier.
-const WAIT: &str = "WAIT:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p8, [%bar], 0;\n\
+const WAIT: &str = "WAIT:\n\
+    mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p8, [%bar], 0;\n\
     @!%p8 bra WAIT;\n";
 
 /// Loads the word of this thread from the block's own tile.
