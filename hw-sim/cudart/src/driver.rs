@@ -308,6 +308,12 @@ driver_functions! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: Out<c_int>, function: Handle, threads: c_int, shared: usize, flags: c_uint,
     );
+    fn cuOccupancyMaxActiveClusters(
+        clusters: Out<c_int>, function: Handle, config: In<LaunchConfig>,
+    );
+    fn cuOccupancyMaxPotentialClusterSize(
+        blocks: Out<c_int>, function: Handle, config: In<LaunchConfig>,
+    );
     fn cuOccupancyAvailableDynamicSMemPerBlock(
         bytes: Out<usize>, function: Handle, blocks: c_int, threads: c_int,
     );

@@ -84,6 +84,15 @@ fn shape(configuration: Configuration) -> Outcome<([c_uint; 3], [c_uint; 3], c_u
     }
 }
 
+/// An extended configuration, in the driver's types.
+fn of_driver(config: ExtendedConfiguration) -> Outcome<LaunchConfig> {
+    let ExtendedConfiguration { grid, block, shared_bytes, stream: on, .. } = config;
+    let (grid, block, shared_bytes) =
+        shape(Configuration { grid, block, shared_bytes, stream: on })?;
+    let (attributes, attribute_count) = (config.attributes, config.attribute_count);
+    Ok(LaunchConfig { grid, block, shared_bytes, stream: stream(on), attributes, attribute_count })
+}
+
 /// On every device there is.
 const BLOCK_THREADS_MAX: u64 = 1024;
 
@@ -202,14 +211,7 @@ runtime_calls! {
 
     #[twin(cudaLaunchKernelExC_ptsz)]
     fn cudaLaunchKernelExC(config: In<ExtendedConfiguration>, host: u64, arguments: u64) {
-        let config = config.get()?;
-        let ExtendedConfiguration { grid, block, shared_bytes, stream: on, .. } = config;
-        let (grid, block, shared_bytes) =
-            shape(Configuration { grid, block, shared_bytes, stream: on })?;
-        let (attributes, attribute_count) = (config.attributes, config.attribute_count);
-        let on = stream(on);
-        let config =
-            LaunchConfig { grid, block, shared_bytes, stream: on, attributes, attribute_count };
+        let config = of_driver(config.get()?)?;
         driver::cuLaunchKernelEx(In::of(&config), kernel(host)?, arguments, 0)
             .map_err(configuration_error)
     }
@@ -272,6 +274,20 @@ runtime_calls! {
         driver::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
             blocks, function, threads, shared, flags,
         )
+    }
+
+    fn cudaOccupancyMaxActiveClusters(
+        clusters: Out<c_int>, host: u64, config: In<ExtendedConfiguration>,
+    ) {
+        let config = of_driver(config.get()?)?;
+        driver::cuOccupancyMaxActiveClusters(clusters, function(host)?, In::of(&config))
+    }
+
+    fn cudaOccupancyMaxPotentialClusterSize(
+        blocks: Out<c_int>, host: u64, config: In<ExtendedConfiguration>,
+    ) {
+        let config = of_driver(config.get()?)?;
+        driver::cuOccupancyMaxPotentialClusterSize(blocks, function(host)?, In::of(&config))
     }
 
     fn cudaOccupancyAvailableDynamicSMemPerBlock(

@@ -177,8 +177,6 @@ stubs! {
     cudaMemcpyWithAttributesAsync_ptsz
     cudaMipmappedArrayGetMemoryRequirements
     cudaMipmappedArrayGetSparseProperties
-    cudaOccupancyMaxActiveClusters
-    cudaOccupancyMaxPotentialClusterSize
     cudaSetDoubleForDevice
     cudaSetDoubleForHost
     cudaSignalExternalSemaphoresAsync

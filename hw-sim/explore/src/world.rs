@@ -297,6 +297,7 @@ impl World {
         let launch = Launch {
             kernel: Arc::clone(kernel),
             grid: [blocks, 1, 1],
+            cluster: None,
             block: [threads, 1, 1],
             dynamic_shared_bytes: 0,
             params,

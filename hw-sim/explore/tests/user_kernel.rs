@@ -132,6 +132,31 @@ fn what_does_not_fit_is_refused() {
     }
 }
 
+/// If this fails, a kernel for clusters runs as if each of its blocks were alone.
+#[test]
+fn clusters_are_refused_by_name() {
+    let asking = SHIFT.replacen("\n{", "\n.reqnctapercluster 2, 1, 1\n{", 1);
+    assert_ne!(asking, SHIFT);
+    let reason = loaded(&description(&format!("{FUNCTIONS}{asking}"))).err().expect("refused");
+    assert!(reason.contains("shift is for clusters"), "{reason}");
+    for body in [
+        "barrier.cluster.arrive;",
+        "mapa.shared::cluster.u32 %r1, %r1, 0;",
+        "ld.shared::cluster.u32 %r1, [%r1];",
+        "st.shared::cluster.u32 [%r1], %r1;",
+        "atom.shared::cluster.add.u32 %r1, [%r1], 1;",
+    ] {
+        let ptx = format!(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry shift(\
+             .param .u64 handle, .param .u64 mine, .param .u64 theirs, .param .u64 out,\
+             .param .u32 peer) {{\n.shared .align 4 .b8 own[64];\n.reg .b32 %r<2>;\n\
+             mov.u32 %r1, own;\n{body}\nret;\n}}\n"
+        );
+        let reason = loaded(&description(&ptx)).unwrap().run(1).expect_err(body);
+        assert!(reason.contains("the weak memory does not model"), "{body}: {reason}");
+    }
+}
+
 #[test]
 fn mutated_descriptions_are_read_or_refused() {
     let campaign = Campaign {

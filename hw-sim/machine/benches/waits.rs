@@ -44,6 +44,7 @@ fn main() {
                         block: [32, 1, 1],
                         dynamic_shared_bytes: 0,
                         cooperative: false,
+                        cluster: None,
                     };
                     let words = [words, ROUNDS, pause];
                     let params = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -131,6 +131,9 @@ pub enum Error {
     /// A launch asks for more than an SM has.
     #[error("{0}")]
     OutOfResources(String),
+    /// A launch in clusters that the kernel or the GPU does not have.
+    #[error("{0}")]
+    InvalidClusterSize(String),
     /// A cooperative launch does not fit the GPU at once.
     #[error("cooperative launch of {blocks} blocks: at most {fit} are resident at once")]
     CooperativeTooLarge {

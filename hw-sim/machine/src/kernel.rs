@@ -1,7 +1,7 @@
 //! A launched kernel: which of its blocks have started, and what is left.
 
 use crate::client::{Client, Origin};
-use crate::gpu::{Footprint, Occupancy};
+use crate::gpu::{Footprint, Occupancy, Room};
 use crate::memory::View;
 use crate::vigil::Vigil;
 use hwsim_ptx::{Block, Launch};
@@ -21,8 +21,10 @@ pub struct KernelRun {
     pub(crate) origin: Origin,
     /// Resources of a multiprocessor that a block takes.
     pub(crate) footprint: Footprint,
-    /// Blocks that have started, or never will.
-    next_block: AtomicU64,
+    /// Clusters on each axis; without clusters, blocks.
+    clusters: [u32; 3],
+    /// Clusters that have started, or never will.
+    next_cluster: AtomicU64,
     /// Its context has failed: no block runs on.
     doomed: AtomicBool,
 }
@@ -35,8 +37,9 @@ impl KernelRun {
         footprint: Footprint,
     ) -> Self {
         let (launch, origin) = (Arc::new(launch), client.origin());
-        let (next_block, doomed) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { launch, view, client, origin, footprint, next_block, doomed }
+        let (next_cluster, doomed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let clusters = launch.clusters();
+        Self { launch, view, client, origin, footprint, clusters, next_cluster, doomed }
     }
 
     /// Blocks of the grid.
@@ -44,23 +47,28 @@ impl KernelRun {
         self.launch.grid.iter().map(|&extent| u64::from(extent)).product()
     }
 
-    /// Coordinates of a block.
-    fn block_index(&self, linear: u64) -> [u32; 3] {
-        let [x, y, _] = self.launch.grid.map(u64::from);
+    fn cluster_count(&self) -> u64 {
+        self.clusters.iter().map(|&extent| u64::from(extent)).product()
+    }
+
+    /// Coordinates of a cluster.
+    fn cluster_index(&self, linear: u64) -> [u32; 3] {
+        let [x, y, _] = self.clusters.map(u64::from);
         [(linear % x) as u32, (linear / x % y) as u32, (linear / (x * y)) as u32]
     }
 
-    /// Takes a block that has not started, for whoever has room for it.
+    /// Takes a cluster that has not started, for whoever has room for it.
     fn claim(&self) -> Option<[u32; 3]> {
-        let blocks = self.block_count();
+        let clusters = self.cluster_count();
         // Nothing is published by it: what blocks work on was there before the first one.
-        let (order, next) = (Ordering::Relaxed, |next| (next < blocks).then_some(next + 1));
-        self.next_block.fetch_update(order, order, next).ok().map(|block| self.block_index(block))
+        let (order, next) = (Ordering::Relaxed, |next| (next < clusters).then_some(next + 1));
+        let claimed = self.next_cluster.fetch_update(order, order, next).ok();
+        claimed.map(|cluster| self.cluster_index(cluster))
     }
 
     /// Have all blocks started?
     fn is_used_up(&self) -> bool {
-        self.next_block.load(Ordering::Relaxed) >= self.block_count()
+        self.next_cluster.load(Ordering::Relaxed) >= self.cluster_count()
     }
 
     /// Is the kernel to end without finishing?
@@ -69,10 +77,10 @@ impl KernelRun {
     }
 }
 
-/// A block that holds room on a multiprocessor.
+/// A block that holds room on a multiprocessor, with those of its cluster.
 pub(crate) struct Resident {
     pub block: Block,
-    pub multiprocessor: u32,
+    pub room: Room,
     /// It waited when it ran last, or was woken.
     pub waiting: bool,
     /// How it waits.
@@ -144,7 +152,9 @@ impl Active {
         let waiting = self.waiting.len() + self.asleep;
         let resident = self.ready.len() + waiting + self.out;
         let blocks = self.run.block_count();
-        let started = self.run.next_block.load(Ordering::Relaxed);
+        let each = u64::from(self.run.launch.cluster_blocks());
+        let (resident, waiting) = (resident as u64 * each, waiting as u64 * each);
+        let started = self.run.next_cluster.load(Ordering::Relaxed) * each;
         format!(
             "kernel {}, {} blocks, of which {} have not started and {resident} are resident, \
              {waiting} of them waiting",
@@ -184,24 +194,25 @@ impl Active {
         if self.run.is_used_up() || self.run.is_doomed() {
             return None;
         }
-        let place = occupancy.place(&self.run.footprint);
+        let blocks = self.run.launch.cluster_blocks();
+        let place = occupancy.place_cluster(&self.run.footprint, blocks);
         self.no_room = place.is_none();
-        let multiprocessor = place?;
+        let room = place?;
         let Some(index) = self.run.claim() else {
             // A worker was quicker.
-            occupancy.release(multiprocessor, &self.run.footprint);
+            occupancy.release_cluster(&room, &self.run.footprint);
             return None;
         };
-        let block = Block::new(Arc::clone(&self.run.launch), index, multiprocessor);
+        let block = Block::on(Arc::clone(&self.run.launch), index, room.units());
         let vigil = Vigil::default();
-        Some(Box::new(Resident { block, multiprocessor, waiting: false, vigil, paused: false }))
+        Some(Box::new(Resident { block, room, waiting: false, vigil, paused: false }))
     }
 
     /// A worker hands a block back.
     pub fn put_back(&mut self, resident: Box<Resident>, occupancy: &mut Occupancy) {
         self.out -= 1;
         if self.run.is_doomed() {
-            occupancy.release(resident.multiprocessor, &self.run.footprint);
+            occupancy.release_cluster(&resident.room, &self.run.footprint);
         } else if resident.waiting {
             self.waiting.push_back(resident);
         } else {
@@ -224,18 +235,18 @@ impl Active {
     }
 
     /// A block finished or failed.
-    pub fn block_ended(&mut self, multiprocessor: u32, occupancy: &mut Occupancy) {
+    pub fn block_ended(&mut self, room: &Room, occupancy: &mut Occupancy) {
         self.out -= 1;
         self.no_room = false;
-        occupancy.release(multiprocessor, &self.run.footprint);
+        occupancy.release_cluster(room, &self.run.footprint);
     }
 
     /// Drops all blocks that no worker holds, and starts no more.
     pub fn doom(&mut self, occupancy: &mut Occupancy) {
         self.run.doomed.store(true, Ordering::Relaxed);
-        self.run.next_block.store(self.run.block_count(), Ordering::Relaxed);
+        self.run.next_cluster.store(self.run.cluster_count(), Ordering::Relaxed);
         for resident in self.ready.drain(..).chain(self.waiting.drain(..)) {
-            occupancy.release(resident.multiprocessor, &self.run.footprint);
+            occupancy.release_cluster(&resident.room, &self.run.footprint);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Launches of kernels.
 
+use crate::clusters;
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::gpu::{self, Footprint};
@@ -24,13 +25,24 @@ impl LaunchRequest<'_> {
         let (function, context) = (self.function, &self.function.module.context);
         context.check_told()?;
         let (model, kernel) = (context.machine.model(context.gpu), &function.kernel);
-        let Shape { grid, block, dynamic_shared_bytes: dynamic, cooperative } = self.shape;
+        let Shape { grid, block, dynamic_shared_bytes: dynamic, cooperative, cluster } = self.shape;
         gpu::check_launch(model, kernel, grid, block, dynamic, function.dynamic_shared_max())?;
         let footprint = Footprint::of(model, kernel, block.iter().product(), dynamic);
+        let settings = function.cluster_settings();
+        let cluster_max = settings.blocks_max(kernel);
+        let cluster = settings.shape(kernel, cluster)?;
+        if let Some(cluster) = cluster {
+            clusters::check(model, (kernel, &footprint), (grid, cluster), cluster_max)?;
+        }
         if cooperative {
             let blocks = grid.iter().map(|&extent| u64::from(extent)).product();
-            let each = u64::from(footprint.blocks_per_multiprocessor(model));
-            let fit = each * u64::from(model.multiprocessors);
+            let fit = match cluster.map_or(1, |cluster| cluster.iter().product()) {
+                1 => {
+                    let each = u64::from(footprint.blocks_per_multiprocessor(model));
+                    each * u64::from(model.multiprocessors)
+                }
+                own => u64::from(clusters::resident(model, &footprint, own)) * u64::from(own),
+            };
             if blocks > fit {
                 return Err(Error::CooperativeTooLarge { blocks, fit });
             }
@@ -38,11 +50,12 @@ impl LaunchRequest<'_> {
         let origin = KernelOrigin {
             place: context.state().clone(),
             view: context.view(),
-            sm_count: model.multiprocessors,
+            model: model.clone(),
             _owner: function.clone(),
         };
         let (kernel, origin) = (Arc::clone(kernel), Arc::new(origin));
-        Ok(KernelLaunch { kernel, shape: self.shape, params: self.params, footprint, origin })
+        let (shape, params) = (Shape { cluster, ..self.shape }, self.params);
+        Ok(KernelLaunch { kernel, shape, params, footprint, cluster_max, origin })
     }
 
     /// Enqueues the kernel.

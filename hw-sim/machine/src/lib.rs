@@ -22,6 +22,7 @@ mod bytes;
 mod callback;
 mod client;
 pub mod clock;
+pub mod clusters;
 pub mod command;
 pub mod context;
 pub mod context_state;

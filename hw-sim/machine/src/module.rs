@@ -1,5 +1,6 @@
 //! Modules: PTX text turned into kernels and variables of one GPU.
 
+use crate::clusters;
 use crate::context::Context;
 use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
@@ -43,6 +44,7 @@ pub struct Function {
     dynamic_shared_max: AtomicU32,
     /// It is on the GPU: always, unless the driver loads lazily.
     loaded: AtomicBool,
+    clusters: Mutex<clusters::Settings>,
 }
 
 /// PTX, parsed and decoded once, that can be placed in any number of contexts.
@@ -189,8 +191,8 @@ impl Module {
     pub fn function(self: &Arc<Self>, name: &str) -> Option<Arc<Function>> {
         let kernel = self.linked.kernel(name)?;
         let (module, dynamic_shared_max) = (Arc::clone(self), AtomicU32::new(0));
-        let loaded = AtomicBool::new(false);
-        Some(Arc::new(Function { module, kernel, dynamic_shared_max, loaded }))
+        let (loaded, clusters) = (AtomicBool::new(false), Mutex::default());
+        Some(Arc::new(Function { module, kernel, dynamic_shared_max, clusters, loaded }))
     }
 }
 
@@ -263,6 +265,16 @@ impl Drop for Storage {
 }
 
 impl Function {
+    /// What its attributes say of clusters.
+    pub fn cluster_settings(&self) -> clusters::Settings {
+        *self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes that.
+    pub fn change_clusters(&self, change: impl FnOnce(&mut clusters::Settings)) {
+        change(&mut self.clusters.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// The function is on the GPU from now on; true if it was before.
     pub fn mark_loaded(&self) -> bool {
         // Relaxed: nothing but the flag is shared by it.

@@ -11,7 +11,7 @@ use crate::clock::WallClock;
 use crate::copy::{Bulk, BulkJob};
 use crate::driver::slice::Slices;
 use crate::engine::KernelWatch;
-use crate::gpu::{Footprint, Occupancy};
+use crate::gpu::{Footprint, Occupancy, Room};
 use crate::kernel::{Active, KernelRun, Resident};
 use crate::memory::{GlobalMemory, Sleepers};
 use crate::profile::Profile;
@@ -290,11 +290,11 @@ impl Scheduler {
         let active = &mut state.kernels[index];
         let occupancy = &mut state.occupancy[run.origin.gpu];
         match outcome.block {
-            None => active.block_ended(outcome.multiprocessor, occupancy),
-            Some((resident, rest)) if rest == Rest::Again || run.is_doomed() => {
+            Err(room) => active.block_ended(&room, occupancy),
+            Ok((resident, rest)) if rest == Rest::Again || run.is_doomed() => {
                 active.put_back(resident, occupancy);
             }
-            Some((resident, rest)) => {
+            Ok((resident, rest)) => {
                 let (memory, run) = (&self.memory, Arc::clone(run));
                 match state.sleeping.add(memory, run, resident, rest, self.clock.now()) {
                     Some(resident) => active.put_back(resident, occupancy),
@@ -453,10 +453,8 @@ const SLICE_NS: u64 = 40_000;
 
 /// What a worker brings back of a block.
 pub(crate) struct Outcome {
-    /// The block and what becomes of it; None if it has ended.
-    pub block: Option<(Box<Resident>, Rest)>,
-    /// Where it had room.
-    pub multiprocessor: u32,
+    /// The block and what becomes of it; where it had room, if it has ended.
+    pub block: Result<(Box<Resident>, Rest), Room>,
     /// The table of watches before the slice.
     pub epoch: u64,
 }

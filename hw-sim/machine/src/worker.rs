@@ -77,15 +77,14 @@ impl Worker {
 
     /// Runs one slice of a block.
     fn run_block(&self, run: &Arc<KernelRun>, mut resident: Box<Resident>) {
-        let multiprocessor = resident.multiprocessor;
         let epoch = self.memory.watches.epoch();
         let gpu = run.origin.gpu;
         if let Some(pause) = self.memory.faults().pause(gpu) {
             resident.paused = !resident.paused && !run.is_doomed();
             if resident.paused {
                 let rest = Rest::Paused(self.clock.now() + pause.as_nanos() as u64);
-                let block = Some((resident, rest));
-                self.scheduler.put_back(run, Outcome { block, multiprocessor, epoch });
+                let block = Ok((resident, rest));
+                self.scheduler.put_back(run, Outcome { block, epoch });
                 return;
             }
         }
@@ -97,27 +96,27 @@ impl Worker {
             catch_unwind(AssertUnwindSafe(slice))
         };
         let kept = match outcome {
-            Ok(Ok(Progress::Finished)) => None,
+            Ok(Ok(Progress::Finished)) => Err(resident.room),
             Ok(Ok(Progress::Waiting)) => {
                 resident.waiting = true;
                 let rest = resident.vigil.rest(&resident.block, self.clock.now());
-                Some((resident, rest))
+                Ok((resident, rest))
             }
             Ok(Ok(Progress::Budget)) => {
                 resident.waiting = false;
-                Some((resident, Rest::Again))
+                Ok((resident, Rest::Again))
             }
             Ok(Err(fault)) => {
                 run.client.fail(report::fault(&self.memory, gpu, &fault));
-                None
+                Err(resident.room)
             }
             Err(_) => {
                 eprintln!("hwsim: the interpreter failed in kernel {}", run.launch.kernel.name);
                 run.client.fail(Sticky::LaunchFailed);
-                None
+                Err(resident.room)
             }
         };
-        let outcome = Outcome { block: kept, multiprocessor, epoch };
+        let outcome = Outcome { block: kept, epoch };
         if self.scheduler.put_back(run, outcome) {
             Arc::clone(&run.client).resume();
         }

@@ -176,6 +176,7 @@ impl Bench {
             block: [64, 1, 1],
             dynamic_shared_bytes: 0,
             cooperative: false,
+            cluster: None,
         };
         let params = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         LaunchRequest { function, shape, params }.enqueue(stream).unwrap();

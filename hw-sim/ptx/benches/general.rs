@@ -144,6 +144,7 @@ fn measure(criterion: &mut Criterion, name: &str, text: &str) {
     let launch = Arc::new(Launch {
         kernel: module.kernel("test").expect("its name"),
         grid: [1; 3],
+        cluster: None,
         block: [THREADS, 1, 1],
         dynamic_shared_bytes: 0,
         params: BASE.to_le_bytes().to_vec(),

@@ -70,6 +70,7 @@ fn measure(criterion: &mut Criterion, name: &str, text: &str, streams: u64) {
     let launch = Arc::new(Launch {
         kernel: module.kernel("test").expect("its name"),
         grid: [1; 3],
+        cluster: None,
         block: [THREADS, 1, 1],
         dynamic_shared_bytes: 0,
         params: params.iter().flat_map(|param| param.to_le_bytes()).collect(),

@@ -35,6 +35,7 @@ fn measure(criterion: &mut Criterion, name: &str, elements: u64, instruction: &s
     let launch = Arc::new(Launch {
         kernel: module.kernel("test").expect("its name"),
         grid: [1; 3],
+        cluster: None,
         block: [32, 1, 1],
         dynamic_shared_bytes: 0,
         params: Vec::new(),

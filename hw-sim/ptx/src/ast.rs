@@ -3,6 +3,8 @@
 //! The parser builds it and checks syntax; what an opcode means, and whether it is supported, is
 //! the decoder's business.
 
+use crate::kernel::ClusterRules;
+
 /// A parsed module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Module {
@@ -151,6 +153,8 @@ pub struct Function {
     pub max_block: Option<[u32; 3]>,
     /// `.reqntid` was given: the block must have exactly that shape.
     pub block_is_exact: bool,
+    /// What it says of its clusters.
+    pub clusters: ClusterRules,
     /// `.maxnreg`, `.minnctapersm`, `.noreturn` and others that do not change results.
     pub hints: Vec<String>,
     /// The body; None for a declaration.

@@ -15,6 +15,19 @@ pub struct Param {
     pub align: usize,
 }
 
+/// What a kernel says of its clusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterRules {
+    /// `.reqnctapercluster`: blocks of a cluster on each axis.
+    pub required: Option<[u32; 3]>,
+    /// `.maxclusterrank`: blocks of a cluster at most.
+    pub most: Option<u32>,
+    /// `.explicitcluster`: whoever launches it names the shape of clusters.
+    pub explicit: bool,
+    /// `.blocksareclusters`: grids are counted in clusters.
+    pub counted: bool,
+}
+
 /// A kernel, linked and ready to run.
 #[derive(Clone, Debug)]
 pub struct Kernel {
@@ -36,6 +49,8 @@ pub struct Kernel {
     pub max_block: Option<[u32; 3]>,
     /// It was `.reqntid`: blocks must have just that shape.
     pub block_is_exact: bool,
+    /// What it says of its clusters.
+    pub clusters: ClusterRules,
     pub(crate) program: Program,
 }
 
@@ -46,6 +61,9 @@ pub struct Launch {
     pub kernel: Arc<Kernel>,
     /// Blocks on each axis.
     pub grid: [u32; 3],
+    /// Blocks of a cluster on each axis; they divide the grid's. None: every block is a cluster of
+    /// its own, and nobody has said so.
+    pub cluster: Option<[u32; 3]>,
     /// Threads of a block on each axis.
     pub block: [u32; 3],
     /// Shared memory beyond the kernel's own, in bytes.

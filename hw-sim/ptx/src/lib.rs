@@ -26,7 +26,7 @@ pub use error::PtxError;
 pub use exec::atomic;
 pub use exec::block::{Block, Progress, Turn, Wait};
 pub use exec::fault::{Fault, FaultKind};
-pub use kernel::{Clock, Kernel, Launch, Param};
+pub use kernel::{Clock, ClusterRules, Kernel, Launch, Param};
 pub use link::{Input, LinkError};
 pub use parser::parse;
 

@@ -111,7 +111,9 @@ fn signatures_keep_parameters_limits_and_hints() {
 
     let exactly = function(&module, "exactly");
     assert_eq!((exactly.max_block, exactly.block_is_exact), (Some([32, 1, 1]), true));
-    assert_eq!(exactly.hints, ["explicitcluster", "reqnctapercluster 2, 1, 1"]);
+    let clusters = exactly.clusters;
+    assert_eq!((clusters.required, clusters.explicit), (Some([2, 1, 1]), true));
+    assert_eq!((clusters.most, clusters.counted), (None, false));
 }
 
 #[test]

@@ -69,6 +69,7 @@ fn run(kernel: Arc<Kernel>, memory: &FlatMemory) -> Option<Result<Progress, Faul
         params: words.take(kernel.param_bytes).collect(),
         kernel,
         grid: [2, 1, 1],
+        cluster: None,
         block: [40, 1, 1],
         dynamic_shared_bytes: 1024,
         grid_id: 1,

@@ -42,6 +42,11 @@ impl UserKernel {
         let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
         let entry = &description.entry;
         let kernel = linked.kernel(entry).ok_or_else(|| format!("the PTX has no entry {entry}"))?;
+        let rules = kernel.clusters;
+        let is_alone = rules.required.is_none_or(|shape| shape.iter().product::<u32>() <= 1);
+        if rules.explicit || rules.counted || !is_alone {
+            return Err(format!("{entry} is for clusters, which the weak memory does not model"));
+        }
         for parameters in description.ranks.iter().flat_map(|rank| &rank.launches) {
             let sizes: Vec<_> = parameters.iter().map(Parameter::size).collect();
             let wanted: Vec<_> = kernel.params.iter().map(|param| param.size_bytes).collect();
@@ -214,6 +219,7 @@ impl Run<'_> {
         Launch {
             kernel: Arc::clone(kernel),
             grid: [blocks, 1, 1],
+            cluster: None,
             block: [threads, 1, 1],
             dynamic_shared_bytes: shared_bytes,
             params,

@@ -274,6 +274,7 @@ mod tests {
                         block: [32, 1, 1],
                         dynamic_shared_bytes: 0,
                         cooperative: false,
+                        cluster: None,
                     },
                     params: Vec::new(),
                 };

@@ -1,8 +1,10 @@
 //! Launches of kernels that can be repeated.
 
 use crate::client::Client;
+use crate::clusters;
 use crate::command::Place;
 use crate::copy;
+use crate::description::GpuModel;
 use crate::error::Result;
 use crate::gpu::Footprint;
 use crate::kernel::KernelRun;
@@ -22,6 +24,8 @@ pub struct Shape {
     pub dynamic_shared_bytes: u32,
     /// All blocks must be resident at once.
     pub cooperative: bool,
+    /// Blocks of a cluster in each direction; None: nobody has said.
+    pub cluster: Option<[u32; 3]>,
 }
 
 /// Where a kernel runs, and what keeps it loaded.
@@ -30,8 +34,8 @@ pub(crate) struct KernelOrigin {
     pub place: Arc<dyn Place>,
     /// Memory as it sees it.
     pub view: View,
-    /// Multiprocessors of its GPU.
-    pub sm_count: u32,
+    /// Its GPU.
+    pub model: GpuModel,
     /// Its function, which nothing here looks into: it keeps the kernel loaded.
     pub _owner: Arc<dyn Any + Send + Sync>,
 }
@@ -46,6 +50,8 @@ pub struct KernelLaunch {
     /// The parameters' bytes, laid out as the kernel wants them.
     pub params: Vec<u8>,
     pub(crate) footprint: Footprint,
+    /// Blocks of a cluster at most.
+    pub(crate) cluster_max: u32,
     pub(crate) origin: Arc<KernelOrigin>,
 }
 
@@ -96,6 +102,20 @@ impl KernelLaunch {
         self.origin.place.context().0
     }
 
+    /// Asks for clusters of this shape.
+    pub fn set_cluster(&mut self, cluster: [u32; 3]) -> Result<()> {
+        let block = (&*self.kernel, &self.footprint);
+        clusters::check(&self.origin.model, block, (self.shape.grid, cluster), self.cluster_max)?;
+        self.shape.cluster = Some(cluster);
+        Ok(())
+    }
+
+    /// Takes over what parameters of a launch do not say.
+    pub fn keep_attributes(&mut self, before: &Self) -> Result<()> {
+        self.shape.cooperative = before.shape.cooperative;
+        before.shape.cluster.map_or(Ok(()), |cluster| self.set_cluster(cluster))
+    }
+
     /// The workspace that a launch needs, if it does. Launches of one executable graph follow each
     /// other and share it.
     pub(super) fn workspace(&self) -> Result<Option<OwnMemory>> {
@@ -108,15 +128,16 @@ impl KernelLaunch {
 
     /// The kernel on its way, for a client.
     pub(crate) fn run(&self, client: Arc<dyn Client>, grid_workspace: u64) -> KernelRun {
-        let Shape { grid, block, dynamic_shared_bytes, .. } = self.shape;
+        let Shape { grid, block, dynamic_shared_bytes, cluster, .. } = self.shape;
         let launch = Launch {
             kernel: Arc::clone(&self.kernel),
             grid,
+            cluster,
             block,
             dynamic_shared_bytes,
             params: self.params.clone(),
             grid_id: self.origin.place.next_grid_id(),
-            sm_count: self.origin.sm_count,
+            sm_count: self.origin.model.multiprocessors,
             grid_workspace,
         };
         KernelRun::new(launch, self.origin.view.again(), client, self.footprint)

@@ -13,12 +13,15 @@ use crate::tensor_map::{BYTES, Field, RANK_MAX};
 const SIDES: [&str; 4] = ["shared::cluster", "shared::cta", "shared", "global"];
 
 /// The two sides of a copy, in the order in which they are written.
-fn take_sides(instruction: &Instruction, words: &mut Words<'_>) -> Option<(bool, bool)> {
-    let named = instruction.modifiers.iter().filter(|word| SIDES.contains(&word.as_str()));
-    let sides: Vec<bool> = named.map(|word| word == "global").collect();
+fn take_sides<'a>(
+    instruction: &'a Instruction,
+    words: &mut Words<'_>,
+) -> Option<(&'a str, &'a str)> {
+    let named = instruction.modifiers.iter().map(String::as_str);
+    let sides: Vec<&str> = named.filter(|word| SIDES.contains(word)).collect();
     while words.take_any(&SIDES).is_some() {}
     match *sides {
-        [to_global, from_global] => Some((to_global, from_global)),
+        [to, from] => Some((to, from)),
         _ => None,
     }
 }
@@ -54,14 +57,17 @@ impl FunctionDecoder<'_, '_> {
         let is_tensor = words.take("tensor");
         let rank = words.take_any(&["1d", "2d", "3d", "4d", "5d"]);
         words.take("tile");
-        let Some((to_global, from_global)) = take_sides(instruction, &mut words) else {
+        let Some((to, from)) = take_sides(instruction, &mut words) else {
             return Err(self.unsupported(instruction));
         };
         let by_barrier = words.take("mbarrier::complete_tx::bytes");
         let by_group = words.take("bulk_group");
+        let is_multicast = words.take("multicast::cluster");
         let hint = cache_words(&mut words);
         self.all_taken(&words, instruction)?;
-        if by_barrier == by_group || by_group != to_global || (to_global && from_global) {
+        let to_global = to == "global";
+        let is_wrong = by_barrier == by_group || by_group != to_global;
+        if is_wrong || to == from || (is_multicast && (to, from) != ("shared::cluster", "global")) {
             return Err(self.unsupported(instruction));
         }
         let operands = match (instruction.operands.as_slice(), hint) {
@@ -69,25 +75,31 @@ impl FunctionDecoder<'_, '_> {
             ([operands @ .., _], true) => operands,
             (operands, _) => operands,
         };
+        let (operands, mask) = match operands {
+            [operands @ .., mask] if is_multicast => (operands, Some(self.source(mask, T::U16)?)),
+            operands => (operands, None),
+        };
         match (is_tensor, rank) {
             (true, Some(rank)) => {
                 let rank = usize::from(rank.as_bytes()[0] - b'0');
-                self.copy_tensor(instruction, operands, (rank, to_global))
+                let side = if to_global { from } else { to };
+                self.copy_tensor(instruction, operands, (rank, side, to_global, mask))
             }
             (false, None) => {
+                let sides = (to, from);
                 let [to, from, bytes, barrier @ ..] = operands else {
                     return Err(self.unsupported(instruction));
                 };
-                let space = |global| if global { "global" } else { "shared" };
-                let to = self.place_of(to, Some(space(to_global)))?.base();
-                let from = self.place_of(from, Some(space(from_global)))?.base();
+                let to = self.place_of(to, Some(sides.0))?.base();
+                let from = self.place_of(from, Some(sides.1))?.base();
                 let bytes = self.source(bytes, T::U32)?;
                 let barrier = match (barrier, by_barrier) {
-                    ([at], true) => Some(self.place_of(at, Some("shared"))?.base()),
+                    // It is where the bytes go to.
+                    ([at], true) => Some(self.place_of(at, Some(sides.0))?.base()),
                     ([], false) => None,
                     _ => return Err(self.unsupported(instruction)),
                 };
-                self.emit(Op::BulkCopy(Box::new(BulkCopy { to, from, bytes, barrier })));
+                self.emit(Op::BulkCopy(Box::new(BulkCopy { to, from, bytes, barrier, mask })));
                 Ok(())
             }
             _ => Err(self.unsupported(instruction)),
@@ -98,7 +110,7 @@ impl FunctionDecoder<'_, '_> {
         &mut self,
         instruction: &Instruction,
         operands: &[Operand],
-        (rank, to_global): (usize, bool),
+        (rank, side, to_global, mask): (usize, &str, bool, Option<u32>),
     ) -> Result<(), DecodeError> {
         let (tile, tensor, barrier) = match (operands, to_global) {
             ([tensor, tile], true) => (tile, tensor, None),
@@ -111,16 +123,17 @@ impl FunctionDecoder<'_, '_> {
         if coordinates.len() != rank {
             return Err(self.error(format!("{rank} coordinates"), coordinates.len().to_string()));
         }
-        let tile = self.place_of(tile, Some("shared"))?.base();
+        let tile = self.place_of(tile, Some(side))?.base();
         let at = Operand::Address { base: Some(base.clone()), offset: *offset };
         let map = self.place_of(&at, None)?.base();
         let slots = coordinates.iter().map(|operand| self.source(operand, T::S32));
         let coordinates = slots.collect::<Result<_, _>>()?;
         let barrier = match barrier {
-            Some(at) => Some(self.place_of(at, Some("shared"))?.base()),
+            Some(at) => Some(self.place_of(at, Some(side))?.base()),
             None => None,
         };
-        self.emit(Op::TensorCopy(Box::new(TensorCopy { tile, map, coordinates, barrier })));
+        let copy = TensorCopy { tile, map, coordinates, barrier, mask };
+        self.emit(Op::TensorCopy(Box::new(copy)));
         Ok(())
     }
 

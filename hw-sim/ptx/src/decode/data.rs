@@ -5,6 +5,7 @@ use super::function::{Class, FunctionDecoder, describe};
 use super::moves::copy_of;
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T, StateSpace};
+use crate::exec::cluster::Change;
 use crate::exec::matrix::memory::Base;
 use crate::exec::program::{Access, Atomic, Constant, DEFAULT_SCOPE, NO_SLOT, Op, Space};
 use crate::exec::registers::{AluFn, Args, Registers, map2};
@@ -110,6 +111,7 @@ impl FunctionDecoder<'_, '_> {
         is_store: bool,
     ) -> Result<(), DecodeError> {
         let mut words = Words::new(&instruction.modifiers);
+        let is_async = is_store && self.take_async(&mut words, instruction)?;
         let (space, strength) = space_and_strength(&mut words, false);
         let hint = cache_words(&mut words);
         let vector = words.take_any(&["v2", "v4", "v8"]).map_or(1, |word| match word {
@@ -124,7 +126,10 @@ impl FunctionDecoder<'_, '_> {
         };
         self.all_taken(&words, instruction)?;
         let count = instruction.operands.len();
-        if count != 2 + usize::from(hint) || ty == T::Pred || size_bytes(ty) > 8 {
+        if count != 2 + usize::from(hint) + usize::from(is_async)
+            || ty == T::Pred
+            || size_bytes(ty) > 8
+        {
             return Err(self.unsupported(instruction));
         }
         let (value, address) = if is_store {
@@ -140,6 +145,7 @@ impl FunctionDecoder<'_, '_> {
             let found = format!("{} of {} bytes", parts.len(), size_bytes(ty));
             return Err(self.error(format!("{vector} registers, 32 bytes at most"), found));
         }
+        let space = if is_async { self.async_space(instruction, space)? } else { space };
         let place = self.place_of(address, space)?;
         let (registers, register_bytes) = self.access_registers(parts, ty, is_store)?;
         let access = Box::new(Access {
@@ -153,6 +159,9 @@ impl FunctionDecoder<'_, '_> {
             signed: matches!(ty, T::S8 | T::S16 | T::S32 | T::S64),
             strength,
         });
+        if is_async {
+            return self.async_change(instruction, Change::Store(*access));
+        }
         self.emit(if is_store { Op::Store(access) } else { Op::Load(access) });
         Ok(())
     }
@@ -201,8 +210,8 @@ impl FunctionDecoder<'_, '_> {
         let mut named = match space {
             None => Space::Generic,
             Some("global" | "const") => Space::Global,
-            // Clusters have one block here.
-            Some("shared" | "shared::cta" | "shared::cluster") => Space::Shared,
+            Some("shared" | "shared::cta") => Space::Shared,
+            Some("shared::cluster") => Space::Cluster,
             Some("local") => Space::Local,
             Some(_) => Space::Param,
         };
@@ -236,6 +245,7 @@ impl FunctionDecoder<'_, '_> {
         if self.frame.contains_key(base.as_str()) {
             named = Space::Local;
         } else if self.shared.shared_variable(base, self.body).is_some() {
+            // Also where the instruction says `shared::cluster`: it is the block's own.
             named = Space::Shared;
         } else if self.shared.space_of(base).is_some() {
             named = Space::Global;
@@ -251,6 +261,7 @@ impl FunctionDecoder<'_, '_> {
         gives_old: bool,
     ) -> Result<(), DecodeError> {
         let mut words = Words::new(&instruction.modifiers);
+        let is_async = !gives_old && self.take_async(&mut words, instruction)?;
         let (space, strength) = space_and_strength(&mut words, true);
         let hint = cache_words(&mut words);
         let op = words.take_map(|word| {
@@ -276,10 +287,12 @@ impl FunctionDecoder<'_, '_> {
         };
         let first = usize::from(gives_old);
         let needed = first + 2 + usize::from(op == AtomicOp::Cas) + usize::from(hint);
+        let needed = needed + usize::from(is_async);
         let operands = &instruction.operands;
         if operands.len() != needed {
             return Err(self.error(format!("{needed} operands"), operands.len().to_string()));
         }
+        let space = if is_async { self.async_space(instruction, space)? } else { space };
         let place = self.place_of(&operands[first], space)?;
         let mut operand = self.source(&operands[first + 1], ty)?;
         let mut compare = operand;
@@ -292,7 +305,7 @@ impl FunctionDecoder<'_, '_> {
             Some(to) if gives_old && *to != Operand::Sink => self.destination(to, ty)?,
             _ => NO_SLOT,
         };
-        self.emit(Op::Atomic(Box::new(Atomic {
+        let atomic = Box::new(Atomic {
             space: place.space,
             base: place.base,
             narrow_base: place.narrow_base,
@@ -303,7 +316,11 @@ impl FunctionDecoder<'_, '_> {
             d,
             operand,
             compare,
-        })));
+        });
+        if is_async {
+            return self.async_change(instruction, Change::Reduce(*atomic));
+        }
+        self.emit(Op::Atomic(atomic));
         Ok(())
     }
 
@@ -368,64 +385,7 @@ impl FunctionDecoder<'_, '_> {
         Ok(())
     }
 
-    /// `mapa`: the same place in another block of the cluster. Clusters have one block here.
-    pub(super) fn map_address(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
-        self.require(instruction, 90)?;
-        let mut words = Words::new(&instruction.modifiers);
-        words.take("shared::cluster");
-        let ty = words.take_type();
-        self.all_taken(&words, instruction)?;
-        let Some(ty @ (T::U32 | T::U64)) = ty else { return Err(self.unsupported(instruction)) };
-        let [to, from, rank] = self.operands::<3>(instruction)?;
-        self.source(rank, T::U32)?;
-        let a = self.source(from, ty)?;
-        let d = self.destination(to, ty)?;
-        let class = if ty == T::U32 { Class::Word } else { Class::Wide };
-        self.emit(Op::Alu(copy_of(class), Args { d, a, ..Args::default() }));
-        Ok(())
-    }
-
-    /// `getctarank`
-    pub(super) fn rank_of_address(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
-        self.require(instruction, 90)?;
-        let mut words = Words::new(&instruction.modifiers);
-        words.take("shared::cluster");
-        let ty = words.take_type();
-        self.all_taken(&words, instruction)?;
-        let Some(ty @ (T::U32 | T::U64)) = ty else { return Err(self.unsupported(instruction)) };
-        let [to, from] = self.operands::<2>(instruction)?;
-        self.source(from, ty)?;
-        let a = self.constant(Constant::Bits(0), 4);
-        let d = self.destination(to, T::U32)?;
-        self.emit(Op::Alu(copy_of(Class::Word), Args { d, a, ..Args::default() }));
-        Ok(())
-    }
-
-    /// `isspacep`
-    pub(super) fn is_in_space(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
-        let mut words = Words::new(&instruction.modifiers);
-        let window = self.window_word(&mut words, instruction)?;
-        self.all_taken(&words, instruction)?;
-        let [to, from] = self.operands::<2>(instruction)?;
-        let a = self.source(from, T::U64)?;
-        let b = self.constant(Constant::Bits(window), 8);
-        let p = self.predicate_destination(to)?;
-        self.emit(Op::Compare(Box::new(crate::exec::program::Compare {
-            test: |r, operands, mask| {
-                crate::exec::registers::test2(r, operands, mask, |a: u64, window| {
-                    a & !windows::OFFSET == window
-                })
-            },
-            a,
-            b,
-            combine: None,
-            p,
-            q: NO_SLOT,
-        })));
-        Ok(())
-    }
-
-    fn window_word(
+    pub(super) fn window_word(
         &self,
         words: &mut Words<'_>,
         instruction: &Instruction,

@@ -1,7 +1,7 @@
 //! `mbarrier`, with `try_wait` and the bytes of `sm_90`.
 
 use super::DecodeError;
-use super::function::FunctionDecoder;
+use super::function::{FunctionDecoder, describe};
 use super::select::Words;
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::mbarrier::{Action, BarrierWord};
@@ -39,7 +39,10 @@ impl FunctionDecoder<'_, '_> {
         if waits || arrives || moves {
             take_order(&mut words);
         }
-        let space = words.take_any(&["shared", "shared::cta", "shared::cluster"]);
+        // Another block's barrier takes arrivals and bytes; nobody else waits for it.
+        let spaces = ["shared", "shared::cta", "shared::cluster"];
+        let spaces = if arrives || moves { &spaces[..] } else { &spaces[..2] };
+        let space = words.take_any(spaces);
         let is_64_bits = words.take("b64");
         self.all_taken(&words, instruction)?;
         if !is_64_bits {
@@ -62,7 +65,7 @@ impl FunctionDecoder<'_, '_> {
             }
             ("arrive" | "arrive_drop", [state, at, bytes]) if expects => {
                 let bytes = self.source(bytes, T::U32)?;
-                let state = self.arrival_state(state)?;
+                let state = self.arrival_state(state, space)?;
                 let drops = kind == "arrive_drop";
                 (at, Action::Arrive { state, count: NO_SLOT, drops, stays: false, bytes })
             }
@@ -78,7 +81,7 @@ impl FunctionDecoder<'_, '_> {
                     [count] => self.source(count, T::U32)?,
                     _ => NO_SLOT,
                 };
-                let state = self.arrival_state(state)?;
+                let state = self.arrival_state(state, space)?;
                 let drops = kind == "arrive_drop";
                 (at, Action::Arrive { state, count, drops, stays, bytes: NO_SLOT })
             }
@@ -123,10 +126,15 @@ impl FunctionDecoder<'_, '_> {
         self.barrier_word(at, space, action)
     }
 
-    /// Where an arrival leaves the state before it.
-    fn arrival_state(&mut self, operand: &Operand) -> Result<u32, DecodeError> {
+    /// Where an arrival leaves the state before it: one at another block's barrier gives none.
+    fn arrival_state(
+        &mut self,
+        operand: &Operand,
+        space: Option<&str>,
+    ) -> Result<u32, DecodeError> {
         match operand {
             Operand::Sink => Ok(NO_SLOT),
+            state if space == Some("shared::cluster") => Err(self.error("`_`", describe(state))),
             state => self.destination(state, T::B64),
         }
     }

@@ -4,6 +4,7 @@ mod allocate;
 mod arithmetic;
 mod builder;
 mod bulk;
+mod cluster;
 mod common;
 mod control;
 mod copy_async;
@@ -233,6 +234,7 @@ fn kernel(
         register_count: program.cargo,
         max_block: function.max_block,
         block_is_exact: function.block_is_exact,
+        clusters: function.clusters,
         program,
     })
 }

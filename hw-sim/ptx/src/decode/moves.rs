@@ -46,6 +46,9 @@ impl FunctionDecoder<'_, '_> {
             _ if vector => Err(self.unsupported(instruction)),
             (Operand::Vector(parts), _) => self.unpack(parts, from, ty),
             (_, Operand::Vector(parts)) => self.pack(to, parts, ty),
+            (_, Operand::Name(name)) if ty == T::Pred && name == "%is_explicit_cluster" => {
+                self.explicit_cluster(to)
+            }
             _ if ty == T::Pred => {
                 let a = self.predicate_source(from)?;
                 let d = self.destination(to, ty)?;

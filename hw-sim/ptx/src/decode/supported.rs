@@ -30,7 +30,7 @@ const SUPPORTED: &[Opcode] = &[
     op("applypriority", "no effect"),
     op("atom", "add and or xor min max inc dec exch cas; every scope and order; no vectors"),
     op("bar", "sync arrive red (popc and or), warp.sync"),
-    op("barrier", "the same, .aligned or not; .cluster of one block"),
+    op("barrier", "the same, .aligned or not; .cluster"),
     op("bfe", "u32 u64 s32 s64"),
     op("bfi", "b32 b64"),
     op("bfind", "u32 u64 s32 s64; .shiftamt"),
@@ -47,8 +47,8 @@ const SUPPORTED: &[Opcode] = &[
     op(
         "cp",
         ".async.ca .async.cg, done at once; .async.commit_group .wait_group .wait_all; \
-         .async.mbarrier.arrive; .async.bulk and .async.bulk.tensor (.tile), done at once; no \
-         .reduce, .multicast, .im2col",
+         .async.mbarrier.arrive; .async.bulk and .async.bulk.tensor (.tile), with .multicast or \
+         without, done at once; no .reduce, .im2col",
     ),
     op(
         "cvt",
@@ -65,7 +65,7 @@ const SUPPORTED: &[Opcode] = &[
     op("exit", ""),
     op("fence", ".sc .acq_rel .acquire .release; proxies have no effect"),
     op("fma", "f16(x2) bf16(x2) f32 f64 with rounding, .ftz, .sat, .relu; rounded once"),
-    op("getctarank", "of clusters of one block"),
+    op("getctarank", "u32 u64"),
     op("griddepcontrol", "no effect"),
     op("isspacep", "global shared local const param"),
     op("ld", "every space; v2 v4 v8; .volatile .relaxed .acquire .mmio; cache words ignored"),
@@ -76,13 +76,13 @@ const SUPPORTED: &[Opcode] = &[
     op("mad", "integers .lo .hi .wide, .hi.sat.s32, .cc; f32 f64"),
     op("mad24", "u32 s32; .lo .hi"),
     op("madc", "u32 s32 u64 s64; .lo .hi; .cc"),
-    op("mapa", "of clusters of one block"),
+    op("mapa", "u32 u64"),
     op("match", ".any .all; b32 b64"),
     op("max", "integers; f16(x2) bf16(x2) f32 f64; .ftz .NaN"),
     op(
         "mbarrier",
         ".init .inval .arrive .arrive_drop .noComplete .expect_tx .complete_tx .test_wait \
-         .try_wait .pending_count; clusters of one block",
+         .try_wait .pending_count",
     ),
     op("membar", ".cta .gl .sys"),
     op("min", "as max"),
@@ -106,7 +106,7 @@ const SUPPORTED: &[Opcode] = &[
     op("prefetchu", "no effect"),
     op("prmt", "b32; all modes"),
     op("rcp", "f32 f64 with rounding; .approx is exact"),
-    op("red", "as atom"),
+    op("red", "as atom; .async with a barrier"),
     op("redux", "add min max and or xor; u32 s32 b32"),
     op("rem", INTEGER),
     op("ret", ""),
@@ -123,7 +123,7 @@ const SUPPORTED: &[Opcode] = &[
     op("sin", ".approx.f32"),
     op("slct", "by s32 or f32"),
     op("sqrt", "f32 f64 with rounding; .approx is exact"),
-    op("st", "as ld"),
+    op("st", "as ld; .async with a barrier"),
     op("stmatrix", "as ldmatrix"),
     op("sub", "as add; .cc leaves the inverted borrow in the carry"),
     op("subc", "as addc"),

@@ -1,6 +1,8 @@
 //! Read-modify-write.
 
 use super::access::{check_alignment, try_each_lane};
+use super::by_thread::check_space;
+use super::cluster::space_of;
 use super::fault::{FaultKind, Trouble};
 use super::float::{canonical, maximum, minimum};
 use super::program::{Atomic, NO_SLOT, Space};
@@ -113,6 +115,9 @@ impl Warp {
         active: u32,
     ) -> Result<(), Box<Trouble>> {
         let bytes = atomic.ty.size_bytes();
+        if M::BY_THREAD {
+            check_space(atomic.space, active)?;
+        }
         if bytes == 4 && !M::BY_THREAD && self.atomic_words(context.block, atomic, active) {
             return Ok(());
         }
@@ -221,7 +226,7 @@ impl Warp {
     ) -> Result<u64, Box<Trouble>> {
         let bytes = atomic.ty.size_bytes();
         let space = match (atomic.space, address & !windows::OFFSET) {
-            (Space::Generic, windows::SHARED) => Space::Shared,
+            (Space::Generic, windows::SHARED) => space_of(address),
             (Space::Generic, windows::LOCAL) => Space::Local,
             (Space::Generic, _) => Space::Global,
             (space, _) => space,
@@ -230,6 +235,12 @@ impl Warp {
         let start = (address & windows::OFFSET) as usize;
         let (memory, fault) = match space {
             Space::Shared => (context.block.bytes.as_mut_slice(), FaultKind::SharedOutOfBounds),
+            Space::Cluster => {
+                let Some(word) = context.block.in_cluster(start as u64, bytes) else {
+                    return Err(context.block.outside_cluster(lane, address, bytes));
+                };
+                return Ok(modify(atomic, word, operand, compare));
+            }
             Space::Local => {
                 let local_bytes = context.program.local_bytes as usize;
                 let own = &mut self.local[lane * local_bytes..(lane + 1) * local_bytes];
@@ -246,11 +257,16 @@ impl Warp {
         let word = memory
             .get_mut(start..start.saturating_add(bytes))
             .ok_or_else(|| Trouble::at(fault, lane, address, bytes))?;
-        let mut raw = [0; 8];
-        raw[..bytes].copy_from_slice(word);
-        let old = u64::from_le_bytes(raw);
-        let new = apply(atomic.op, atomic.ty, old, operand, compare);
-        word.copy_from_slice(&new.to_le_bytes()[..bytes]);
-        Ok(old)
+        Ok(modify(atomic, word, operand, compare))
     }
+}
+
+/// Changes a word; gives the old value.
+fn modify(atomic: &Atomic, word: &mut [u8], operand: u64, compare: u64) -> u64 {
+    let mut raw = [0; 8];
+    raw[..word.len()].copy_from_slice(word);
+    let old = u64::from_le_bytes(raw);
+    let new = apply(atomic.op, atomic.ty, old, operand, compare);
+    word.copy_from_slice(&new.to_le_bytes()[..word.len()]);
+    old
 }

@@ -1,8 +1,9 @@
-//! One block of a grid: its warps take turns.
+//! One block of a grid, or the blocks of a cluster: their warps take turns.
 
 use std::sync::Arc;
 
 use super::fault::{Fault, FaultKind, Trouble};
+use super::registers::LANES;
 use super::shared::BlockMemory;
 use super::warp::{Context, Pause, State, Warp};
 use crate::kernel::{Clock, Launch, RESERVED_SHARED_BYTES};
@@ -52,12 +53,16 @@ pub struct Wait {
     pub is_timed: bool,
 }
 
-/// A block that runs, or is about to.
+/// A block that runs, or is about to, with those that share its cluster.
 #[derive(Debug)]
 pub struct Block {
     launch: Arc<Launch>,
+    /// That of the block that runs; those of the others of its cluster lie in it.
     memory: BlockMemory,
+    /// Block after block.
     warps: Vec<Warp>,
+    /// How many of them a block has.
+    block_warps: usize,
     /// The warp whose turn is next.
     next: usize,
     /// Warp instructions since somebody asked.
@@ -65,31 +70,52 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block at `index` of a launch's grid, on multiprocessor `sm`.
+    /// The block at `index` of a launch's grid, on multiprocessor `sm`; or its cluster at `index`
+    /// among all clusters, all on this one.
     pub fn new(launch: Arc<Launch>, index: [u32; 3], sm: u32) -> Self {
+        Self::on(launch, index, std::iter::once(sm))
+    }
+
+    /// The same, each block of the cluster on the next of these multiprocessors, or on the last.
+    pub fn on(
+        launch: Arc<Launch>,
+        index: [u32; 3],
+        mut multiprocessors: impl Iterator<Item = u32>,
+    ) -> Self {
         let threads = launch.block_threads();
         let shared = match launch.kernel.uses_reserved_shared {
             true => launch.reserved_shared() + u64::from(RESERVED_SHARED_BYTES),
             false => launch.shared_bytes(),
         };
-        let warps = Warp::of_block(&launch);
-        let (memory, next, spent) = (BlockMemory::new(shared as usize, threads, index, sm), 0, 0);
-        Self { memory, warps, next, spent, launch }
+        let mut sm = 0;
+        let memory = |place: [u32; 3]| {
+            sm = multiprocessors.next().unwrap_or(sm);
+            BlockMemory::new(shared as usize, threads, place, sm)
+        };
+        let members = launch.blocks_of(index).map(memory).collect();
+        let memory = BlockMemory::of_cluster(members, threads);
+        let block_warps = threads.div_ceil(LANES as u32) as usize;
+        let warps = Warp::of_cluster(&launch, block_warps);
+        Self { memory, warps, block_warps, next: 0, spent: 0, launch }
     }
 
     /// Becomes another block of the same launch, on the same multiprocessor: as [`Block::new`], but
     /// what a block is made of is there already.
     pub fn restart(&mut self, index: [u32; 3]) {
         let threads = self.launch.block_threads();
-        self.memory.restart(threads, index);
-        for (warp, number) in self.warps.iter_mut().zip(0..) {
+        if self.memory.cluster.is_none() {
+            self.memory.restart(threads, index);
+        } else {
+            self.memory.restart_cluster(threads, self.launch.blocks_of(index));
+        }
+        for (number, warp) in self.warps.iter_mut().enumerate() {
             // They count as run: a program's instructions do not depend on who runs it.
-            self.spent += warp.follow(&self.launch, number);
+            self.spent += warp.follow(&self.launch, (number % self.block_warps) as u32);
         }
         self.next = 0;
     }
 
-    /// The block's place in the grid.
+    /// The block's place in the grid; of a cluster, that of the block that ran last.
     pub fn index(&self) -> [u32; 3] {
         self.memory.index
     }
@@ -133,6 +159,9 @@ impl Block {
                 let warp = &mut self.warps[number];
                 if warp.live == 0 {
                     continue;
+                }
+                if self.memory.cluster.is_some() {
+                    self.memory.switch(number / self.block_warps);
                 }
                 // Warps of a block mostly walk over the same memory: one cursor for all.
                 let mut context = Context {
@@ -205,6 +234,7 @@ impl Block {
         budget: u64,
     ) -> Result<Turn, Fault> {
         let launch = Arc::clone(&self.launch);
+        self.memory.switch(number / self.block_warps);
         let warp = &mut self.warps[number];
         let mut cursor = M::Cursor::default();
         let mut context = Context {
@@ -262,13 +292,13 @@ impl Block {
     }
 
     /// Every warp waits at a barrier, and no barrier can complete.
-    fn stuck(&self, launch: &Launch) -> Fault {
-        let waiting = |warp: &&Warp| {
+    fn stuck(&mut self, launch: &Launch) -> Fault {
+        let waiting = |warp: &Warp| {
             warp.fragments.iter().any(|fragment| matches!(fragment.state, State::Barrier { .. }))
         };
-        let warp = self.warps.iter().find(waiting);
-        let number = warp.map_or(0, |warp| warp.number as usize);
-        let fragment = warp.and_then(|warp| warp.fragments.first());
+        let number = self.warps.iter().position(waiting).unwrap_or(0);
+        self.memory.switch(number / self.block_warps);
+        let fragment = self.warps[number].fragments.first();
         let (pc, mask) = fragment.map_or((0, 1), |fragment| (fragment.pc, fragment.mask));
         self.fault(launch, number, *Trouble::new(FaultKind::DivergentBarrier, mask), pc)
     }

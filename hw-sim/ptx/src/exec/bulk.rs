@@ -6,6 +6,7 @@
 //! does not show.
 
 use super::access::try_each_lane;
+use super::cluster;
 use super::fault::{FaultKind, Trouble};
 use super::matrix::memory::Base;
 use super::place::Place;
@@ -32,6 +33,9 @@ pub struct BulkCopy {
     pub bytes: u32,
     /// The barrier that waits for the bytes.
     pub barrier: Option<Base>,
+    /// Slot of a mask of the cluster's blocks that get the bytes, each at the same place, and whose
+    /// barriers wait for them; None: the one that the addresses name.
+    pub mask: Option<u32>,
 }
 
 /// A copy of a box of a tensor.
@@ -45,6 +49,8 @@ pub struct TensorCopy {
     pub coordinates: Vec<u32>,
     /// The barrier that waits for the bytes; None: to global memory.
     pub barrier: Option<Base>,
+    /// As in [`BulkCopy`].
+    pub mask: Option<u32>,
 }
 
 /// `tensormap.replace`
@@ -102,28 +108,56 @@ impl Warp {
             if !length.is_multiple_of(GRAIN) {
                 return refuse(to, length, format!("{length} bytes, no multiple of {GRAIN}"));
             }
-            let mut piece = [0; 1024];
-            for start in (0..length).step_by(piece.len()) {
-                let bytes = &mut piece[..(length - start).min(1024)];
-                let at = |place: Place| Place { address: place.address + start as u64, ..place };
-                self.read_at(context, at(from), bytes)?;
-                self.write_at(context, at(to), bytes)?;
-            }
-            self.come(context, copy.barrier, lane, length)
+            let barrier = copy.barrier.map(|barrier| self.place_in(barrier, lane, 8));
+            self.for_targets(copy.mask, (to, barrier), |warp, to, barrier| {
+                let mut piece = [0; 1024];
+                for start in (0..length).step_by(piece.len()) {
+                    let bytes = &mut piece[..(length - start).min(1024)];
+                    let at =
+                        |place: Place| Place { address: place.address + start as u64, ..place };
+                    warp.read_at(context, at(from), bytes)?;
+                    warp.write_at(context, at(to), bytes)?;
+                }
+                warp.come(context, (to, barrier), length)
+            })
         })
     }
 
-    /// Tells a barrier that bytes have come.
+    /// Calls `f` with each target of a copy and its barrier: that of the instruction, or the same
+    /// in each block that a mask names.
+    fn for_targets(
+        &mut self,
+        mask: Option<u32>,
+        (to, barrier): (Place, Option<Place>),
+        mut f: impl FnMut(&mut Self, Place, Option<Place>) -> Result<(), Box<Trouble>>,
+    ) -> Result<(), Box<Trouble>> {
+        let Some(slot) = mask else { return f(self, to, barrier) };
+        let mask = self.registers.get::<u16>(slot)[to.lane];
+        for rank in (0..u16::BITS).filter(|rank| mask >> rank & 1 == 1) {
+            let there = |place: Place| Place {
+                address: cluster::place_in(place.address, rank.into()),
+                ..place
+            };
+            f(self, there(to), barrier.map(there))?;
+        }
+        Ok(())
+    }
+
+    /// Tells a barrier that bytes have come. It is in the block to which they have come.
     fn come<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
-        barrier: Option<Base>,
-        lane: usize,
+        (to, barrier): (Place, Option<Place>),
         bytes: usize,
     ) -> Result<(), Box<Trouble>> {
         let Some(barrier) = barrier else { return Ok(()) };
-        let place = self.place_in(barrier, lane, 8);
-        self.complete_bytes(context, place, bytes)
+        let own = context.block.rank() as u64;
+        let (block, other) = (barrier.rank().unwrap_or(own), to.rank().unwrap_or(own));
+        if block != other {
+            let detail = format!("in block {block} of the cluster, the bytes in {other}");
+            return refuse(barrier, bytes, detail);
+        }
+        self.complete_bytes(context, barrier, bytes)
     }
 
     /// `cp.async.bulk.tensor`
@@ -152,8 +186,11 @@ impl Warp {
             }
             let tile = self.place_in(copy.tile, lane, 8);
             tile.check_alignment(BOX_ALIGN)?;
-            let bytes = self.copy_box(context, &map, start, (tile, copy.barrier.is_some()))?;
-            self.come(context, copy.barrier, lane, bytes)
+            let barrier = copy.barrier.map(|barrier| self.place_in(barrier, lane, 8));
+            self.for_targets(copy.mask, (tile, barrier), |warp, tile, barrier| {
+                let bytes = warp.copy_box(context, &map, start, (tile, barrier.is_some()))?;
+                warp.come(context, (tile, barrier), bytes)
+            })
         })
     }
 

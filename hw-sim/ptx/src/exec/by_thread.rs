@@ -46,6 +46,7 @@ impl Warp {
         if access.space == Space::Param && access.base == NO_SLOT {
             return self.load_param(context, access, active);
         }
+        check_space(access.space, active)?;
         let (width, word) = (access.lane_bytes(), usize::from(access.element_bytes));
         let mut addresses = self.addresses(access.base, access.narrow_base, access.offset);
         check_alignment(&addresses, active, width)?;
@@ -82,6 +83,7 @@ impl Warp {
         access: &Access,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
+        check_space(access.space, active)?;
         let (width, word) = (access.lane_bytes(), usize::from(access.element_bytes));
         let mut addresses = self.addresses(access.base, access.narrow_base, access.offset);
         check_alignment(&addresses, active, width)?;
@@ -179,5 +181,13 @@ impl Warp {
             let first = self.thread(0);
             memory.meet((0..32).filter(|lane| lanes >> lane & 1 == 1).map(|lane| first + lane));
         }
+    }
+}
+
+/// Clusters are not for memories that tell threads apart.
+pub(super) fn check_space(space: Space, lanes: u32) -> Result<(), Box<Trouble>> {
+    match space {
+        Space::Cluster => Err(Trouble::new(FaultKind::NotByThread, lanes)),
+        _ => Ok(()),
     }
 }

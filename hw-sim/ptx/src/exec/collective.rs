@@ -309,6 +309,19 @@ impl Warp {
             Special::ThreadIndex(axis) => self.thread_index[usize::from(axis)].map(u64::from),
             Special::BlockShape(axis) => same(launch.block[usize::from(axis)].into()),
             Special::BlockIndex(axis) => same(context.block.index[usize::from(axis)].into()),
+            Special::ClusterIndex(axis) => {
+                let axis = usize::from(axis);
+                same((context.block.index[axis] / launch.cluster_shape()[axis]).into())
+            }
+            Special::Clusters(axis) => same(launch.clusters()[usize::from(axis)].into()),
+            Special::ClusterBlock(axis) => {
+                let axis = usize::from(axis);
+                same((context.block.index[axis] % launch.cluster_shape()[axis]).into())
+            }
+            Special::ClusterShape(axis) => same(launch.cluster_shape()[usize::from(axis)].into()),
+            Special::ClusterRank => same(context.block.rank() as u64),
+            Special::ClusterBlocks => same(launch.cluster_blocks().into()),
+            Special::ExplicitCluster => same(launch.cluster.is_some().into()),
             Special::GridShape(axis) => same(launch.grid[usize::from(axis)].into()),
             Special::Lane => lanes.map(u64::from),
             Special::Warp => same(self.number.into()),

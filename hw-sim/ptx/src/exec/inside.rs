@@ -1,6 +1,7 @@
 //! Accesses to memory that belongs to the block: shared, local, parameters.
 
 use super::access::{Addresses, Shape, shape, try_each_lane};
+use super::cluster::own_lanes;
 use super::fault::{FaultKind, Trouble};
 use super::program::{Access, Space};
 use super::registers::{LANES, each_lane};
@@ -92,6 +93,13 @@ impl Warp {
                         let fault = FaultKind::SharedOutOfBounds;
                         place(&mut context.block.bytes, offset, width, fault, lane, address)?
                     }
+                    Space::Cluster => {
+                        if let Some(found) = context.block.in_cluster(offset, width) {
+                            into.copy_from_slice(found);
+                            return Ok(());
+                        }
+                        return Err(context.block.outside_cluster(lane, address, width));
+                    }
                     Space::Local => {
                         let own = &mut self.local[lane * local_bytes..(lane + 1) * local_bytes];
                         place(own, offset, width, FaultKind::LocalOutOfBounds, lane, address)?
@@ -148,6 +156,13 @@ impl Warp {
                 let (memory, fault) = match space {
                     Space::Shared => {
                         (context.block.bytes.as_mut_slice(), FaultKind::SharedOutOfBounds)
+                    }
+                    Space::Cluster => {
+                        if let Some(found) = context.block.in_cluster(offset, width) {
+                            found.copy_from_slice(&scratch[lane * width..(lane + 1) * width]);
+                            return Ok(());
+                        }
+                        return Err(context.block.outside_cluster(lane, address, width));
                     }
                     Space::Local => {
                         let own = &mut self.local[lane * local_bytes..(lane + 1) * local_bytes];
@@ -210,7 +225,14 @@ fn for_windows(
             // What a function was passed lies in local memory.
             (windows::LOCAL, _) => Space::Local,
             (_, Space::Param) | (windows::PARAM, _) => Space::Param,
-            (windows::SHARED, _) => Space::Shared,
+            (windows::SHARED, _) => {
+                // What names another block goes there.
+                let own = own_lanes(addresses, lanes);
+                if own != 0 && own != lanes {
+                    lanes = own;
+                }
+                if own != 0 { Space::Shared } else { Space::Cluster }
+            }
             _ => Space::Global,
         };
         f(space, &offsets, lanes)?;

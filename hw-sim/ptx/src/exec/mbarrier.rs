@@ -149,6 +149,14 @@ impl Word {
     }
 }
 
+impl Place {
+    /// What a barrier there cannot do.
+    fn refuse_barrier(self, detail: String) -> Box<Trouble> {
+        let trouble = Trouble::at(FaultKind::InvalidBarrier, self.lane, self.address, BYTES);
+        Box::new(Trouble { detail, ..*trouble })
+    }
+}
+
 impl Warp {
     /// An operation on barriers in shared memory, lane after lane.
     #[inline(never)]
@@ -161,6 +169,21 @@ impl Warp {
         let Base { space, slot, narrow, offset } = operation.base;
         let addresses = self.addresses(slot, narrow, offset);
         let place = |lane| Place { space, address: addresses[lane], lane, word: BYTES };
+        let is_for_all = match operation.action {
+            Action::Init(_) | Action::Invalidate | Action::Test { .. } => false,
+            Action::Arrive { state, .. } => state == NO_SLOT,
+            Action::Expect { .. } | Action::ArriveAndWaitFor => true,
+        };
+        if !is_for_all {
+            let own = context.block.rank() as u64;
+            try_each_lane(active, |lane| match place(lane).rank() {
+                Some(rank) if rank != own => Err(place(lane).refuse_barrier(format!(
+                    "the barrier is in block {rank} of the cluster: from here it takes arrivals \
+                     without a state, and bytes"
+                ))),
+                _ => Ok(()),
+            })?;
+        }
         if let Action::Test { over, phase, by_parity } = operation.action {
             let mut past = 0;
             try_each_lane(active, |lane| {
@@ -201,10 +224,7 @@ impl Warp {
         action: Action,
     ) -> Result<Word, Box<Trouble>> {
         let before = self.barrier_at(context, place)?;
-        let refused = |detail: String| {
-            let trouble = Trouble::at(FaultKind::InvalidBarrier, place.lane, place.address, BYTES);
-            Err(Box::new(Trouble { detail, ..*trouble }))
-        };
+        let refused = |detail: String| Err(place.refuse_barrier(detail));
         let after = match action {
             Action::Init(slot) => {
                 let count = self.registers.get::<u32>(slot)[place.lane];
@@ -266,9 +286,8 @@ impl Warp {
     ) -> Result<(), Box<Trouble>> {
         let before = self.barrier_at(context, Place { word: BYTES, ..place })?;
         let Some(after) = before.expect(-(bytes as i64)) else {
-            let trouble = Trouble::at(FaultKind::InvalidBarrier, place.lane, place.address, BYTES);
             let detail = format!("{bytes} bytes came, where {} are awaited", before.bytes());
-            return Err(Box::new(Trouble { detail, ..*trouble }));
+            return Err(place.refuse_barrier(detail));
         };
         let (after, is_over) = after.settle();
         context.block.completions += u64::from(is_over);

@@ -1,5 +1,6 @@
 //! Bytes at one address, for instructions whose lanes do not access memory each for itself.
 
+use super::cluster;
 use super::fault::{FaultKind, Trouble};
 use super::program::Space;
 use super::registers::LANES;
@@ -25,7 +26,7 @@ impl Place {
     /// The memory that it is in.
     fn owner(self) -> Space {
         match (self.space, self.address & !windows::OFFSET) {
-            (Space::Generic, windows::SHARED) => Space::Shared,
+            (Space::Generic, windows::SHARED) => cluster::space_of(self.address),
             (Space::Generic, windows::LOCAL) => Space::Local,
             (Space::Generic, windows::PARAM) => Space::Param,
             (Space::Generic, _) => Space::Global,
@@ -47,12 +48,20 @@ impl Place {
 }
 
 impl Place {
-    /// It must be in the block's shared memory.
+    /// It must be in shared memory, of the block or of another one of its cluster.
     pub fn check_shared(self, bytes: usize) -> Result<(), Box<Trouble>> {
-        if self.owner() == Space::Shared {
+        if matches!(self.owner(), Space::Shared | Space::Cluster) {
             return Ok(());
         }
         Err(self.trouble(FaultKind::SharedOutOfBounds, bytes))
+    }
+
+    /// The rank of the block in whose shared memory it is, where the address names one.
+    pub fn rank(self) -> Option<u64> {
+        match self.owner() {
+            Space::Cluster => cluster::rank_in(self.address & windows::OFFSET),
+            _ => None,
+        }
     }
 }
 
@@ -68,6 +77,15 @@ impl Warp {
         let end = start.saturating_add(bytes.len());
         let (owned, fault): (&[u8], _) = match place.owner() {
             Space::Shared => (&context.block.bytes, FaultKind::SharedOutOfBounds),
+            Space::Cluster => {
+                let offset = place.address & windows::OFFSET;
+                if let Some(found) = context.block.in_cluster(offset, bytes.len()) {
+                    bytes.copy_from_slice(found);
+                    return Ok(());
+                }
+                let (lane, address) = (place.lane, place.address);
+                return Err(context.block.outside_cluster(lane, address, bytes.len()));
+            }
             Space::Local => {
                 let own = self.local.len() / LANES;
                 let own = place.lane * own..(place.lane + 1) * own;
@@ -96,6 +114,15 @@ impl Warp {
         let end = start.saturating_add(bytes.len());
         let (owned, fault): (&mut [u8], _) = match place.owner() {
             Space::Shared => (&mut context.block.bytes, FaultKind::SharedOutOfBounds),
+            Space::Cluster => {
+                let offset = place.address & windows::OFFSET;
+                if let Some(found) = context.block.in_cluster(offset, bytes.len()) {
+                    found.copy_from_slice(bytes);
+                    return Ok(());
+                }
+                let (lane, address) = (place.lane, place.address);
+                return Err(context.block.outside_cluster(lane, address, bytes.len()));
+            }
             Space::Local => {
                 let own = self.local.len() / LANES;
                 let own = place.lane * own..(place.lane + 1) * own;

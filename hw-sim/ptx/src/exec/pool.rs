@@ -42,16 +42,16 @@ impl Clone for WarpPool {
 }
 
 impl Warp {
-    /// The warps of a block, in order.
-    pub fn of_block(launch: &Launch) -> Vec<Self> {
+    /// The warps of a cluster's blocks, in order; each block has so many.
+    pub fn of_cluster(launch: &Launch, block_warps: usize) -> Vec<Self> {
         let program = &launch.kernel.program;
-        let count = launch.block_threads().div_ceil(LANES as u32);
-        let mut warps = program.pool.take(count as usize);
-        while warps.len() < count as usize {
+        let count = block_warps * launch.cluster_blocks() as usize;
+        let mut warps = program.pool.take(count);
+        while warps.len() < count {
             warps.push(Self::fresh(program));
         }
-        for (warp, number) in warps.iter_mut().zip(0..) {
-            warp.restart(launch, number, 0);
+        for (number, warp) in warps.iter_mut().enumerate() {
+            warp.restart(launch, (number % block_warps) as u32, 0);
         }
         warps
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::bulk::{BulkCopy, MapChange, MapCopy, TensorCopy};
+use super::cluster::{AsyncChange, ClusterAddress};
 use super::copy_async::CopyAsync;
 use super::matrix::group::GroupMultiply;
 use super::matrix::memory::{Lines, Tiles, Transpose};
@@ -10,6 +11,7 @@ use super::matrix::multiply::Multiply;
 use super::mbarrier::BarrierWord;
 use super::pool::WarpPool;
 use super::registers::{AluFn, Args, RegisterSpan, Row, TestFn};
+pub use super::special::{LaneMask, Special};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
 /// A destination that is not wanted (`_`), and a base that is not there.
@@ -93,7 +95,11 @@ pub enum Op {
     MapChange(Box<MapChange>),
     /// `tensormap.cp_fenceproxy`
     MapCopy(Box<MapCopy>),
-    /// `barrier.cluster`: of clusters of one block, so that it waits for that block's threads.
+    /// `mapa`, `getctarank`
+    ClusterAddress(Box<ClusterAddress>),
+    /// `st.async`, `red.async`
+    AsyncChange(Box<AsyncChange>),
+    /// `barrier.cluster`
     ClusterBarrier {
         /// Arrives; else waits for the generation that the warp arrived in.
         arrives: bool,
@@ -160,64 +166,6 @@ impl Logic {
     }
 }
 
-/// Special registers; the number is an axis, x to z.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    /// `%tid`
-    ThreadIndex(u8),
-    /// `%ntid`
-    BlockShape(u8),
-    /// `%ctaid`
-    BlockIndex(u8),
-    /// `%nctaid`
-    GridShape(u8),
-    /// `%laneid`
-    Lane,
-    /// `%warpid`
-    Warp,
-    /// `%nwarpid`
-    Warps,
-    /// `%smid`
-    Multiprocessor,
-    /// `%nsmid`
-    Multiprocessors,
-    /// `%gridid`
-    Grid,
-    /// `%lanemask_eq` and its kin
-    LaneMask(LaneMask),
-    /// `%clock`, `%clock64`
-    Clock,
-    /// `%clock_hi`
-    ClockHigh,
-    /// `%globaltimer`
-    Timer,
-    /// `%globaltimer_hi`
-    TimerHigh,
-    /// `%dynamic_smem_size`
-    DynamicShared,
-    /// `%total_smem_size`
-    TotalShared,
-    /// `%reserved_smem_offset_begin` and its kin: so many bytes behind the block's own memory.
-    ReservedShared(u32),
-    /// `%envreg2`: the grid's workspace, low half.
-    Workspace,
-    /// `%envreg1`: its high half.
-    WorkspaceHigh,
-    /// A value that never changes here: other `%envreg*`, cluster registers.
-    Fixed(u32),
-}
-
-/// Which lanes a lane mask names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The names are PTX's own.
-pub enum LaneMask {
-    Equal,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-}
-
 /// Where an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
@@ -227,6 +175,8 @@ pub enum Space {
     Global,
     /// The block's.
     Shared,
+    /// That of any block of the cluster.
+    Cluster,
     /// The thread's.
     Local,
     /// The kernel's parameters.

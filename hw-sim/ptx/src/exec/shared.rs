@@ -1,5 +1,7 @@
 //! What the warps of a block share: its memory and its barriers.
 
+use super::cluster::Cluster;
+
 /// Barriers of a block.
 pub const BARRIERS: usize = 16;
 /// Past generations of a barrier whose results are kept: a warp may be late to look.
@@ -18,7 +20,7 @@ pub struct BarrierResult {
 
 /// One barrier.
 #[derive(Clone, Debug, Default)]
-struct BarrierState {
+pub(super) struct BarrierState {
     generation: u64,
     /// Threads that have arrived.
     threads: u32,
@@ -28,6 +30,41 @@ struct BarrierState {
     expected: Option<u32>,
     result: BarrierResult,
     history: [BarrierResult; HISTORY],
+}
+
+impl BarrierState {
+    /// Takes an arrival. Gives the generation to wait for the end of.
+    pub(super) fn arrive(&mut self, arrival: Arrival) -> u64 {
+        self.threads += arrival.threads;
+        self.slots += arrival.slots;
+        self.expected = arrival.expected.or(self.expected);
+        if let Some(held) = arrival.held {
+            self.result.held += held;
+            self.result.asked += arrival.threads;
+        }
+        self.generation
+    }
+
+    /// Ends the generation if all of so many threads have come. Says whether they have.
+    pub(super) fn complete(&mut self, live_threads: u32) -> bool {
+        let full = match self.expected {
+            Some(expected) => self.slots >= expected,
+            None => self.threads >= live_threads,
+        };
+        if self.threads == 0 || !full {
+            return false;
+        }
+        self.history[self.generation as usize % HISTORY] = self.result;
+        self.generation += 1;
+        (self.threads, self.slots, self.expected) = (0, 0, None);
+        self.result = BarrierResult::default();
+        true
+    }
+
+    /// The result of a generation, once it is past.
+    pub(super) fn past(&self, generation: u64) -> Option<BarrierResult> {
+        (self.generation > generation).then(|| self.history[generation as usize % HISTORY])
+    }
 }
 
 /// One arrival at a barrier.
@@ -58,15 +95,17 @@ pub struct BlockMemory {
     /// Shared memory.
     pub bytes: Vec<u8>,
     barriers: Vec<BarrierState>,
-    live_threads: u32,
+    pub(super) live_threads: u32,
     /// Somebody has arrived at one.
     has_arrivals: bool,
-    /// Barriers that were completed so far.
+    /// Barriers that were completed so far, in all blocks of the cluster.
     pub completions: u64,
     /// The block's place in the grid.
     pub index: [u32; 3],
     /// The multiprocessor that it runs on.
     pub multiprocessor: u32,
+    /// The rest of its cluster, while it runs. None where the cluster has no other block.
+    pub(super) cluster: Option<Box<Cluster>>,
 }
 
 impl BlockMemory {
@@ -80,6 +119,7 @@ impl BlockMemory {
             completions: 0,
             index,
             multiprocessor,
+            cluster: None,
         }
     }
 
@@ -95,40 +135,30 @@ impl BlockMemory {
 
     /// Arrives; gives the generation to wait for the end of.
     pub fn arrive(&mut self, id: u8, arrival: Arrival) -> u64 {
-        self.has_arrivals = true;
-        let barrier = &mut self.barriers[usize::from(id)];
-        let generation = barrier.generation;
-        barrier.threads += arrival.threads;
-        barrier.slots += arrival.slots;
-        barrier.expected = arrival.expected.or(barrier.expected);
-        if let Some(held) = arrival.held {
-            barrier.result.held += held;
-            barrier.result.asked += arrival.threads;
+        if id == CLUSTER_BARRIER
+            && let Some(cluster) = &mut self.cluster
+        {
+            let (generation, is_past) = cluster.arrive(arrival);
+            self.completions += u64::from(is_past);
+            return generation;
         }
+        self.has_arrivals = true;
+        let generation = self.barriers[usize::from(id)].arrive(arrival);
         self.complete(usize::from(id));
         generation
     }
 
     /// Ends the generation if all have come.
     fn complete(&mut self, id: usize) {
-        let barrier = &mut self.barriers[id];
-        let full = match barrier.expected {
-            Some(expected) => barrier.slots >= expected,
-            None => barrier.threads >= self.live_threads,
-        };
-        if barrier.threads == 0 || !full {
-            return;
-        }
-        barrier.history[barrier.generation as usize % HISTORY] = barrier.result;
-        barrier.generation += 1;
-        (barrier.threads, barrier.slots, barrier.expected) = (0, 0, None);
-        barrier.result = BarrierResult::default();
-        self.completions += 1;
+        self.completions += u64::from(self.barriers[id].complete(self.live_threads));
     }
 
     /// Threads ended: barriers of the whole block wait for them no longer.
     pub fn threads_ended(&mut self, count: u32) {
         self.live_threads -= count;
+        if let Some(cluster) = &mut self.cluster {
+            self.completions += u64::from(cluster.threads_ended(count));
+        }
         if !self.has_arrivals {
             return;
         }
@@ -139,7 +169,9 @@ impl BlockMemory {
 
     /// The result of a barrier's generation, once it is past.
     pub fn barrier_result(&self, id: u8, generation: u64) -> Option<BarrierResult> {
-        let barrier = &self.barriers[usize::from(id)];
-        (barrier.generation > generation).then(|| barrier.history[generation as usize % HISTORY])
+        match &self.cluster {
+            Some(cluster) if id == CLUSTER_BARRIER => cluster.barrier_result(generation),
+            _ => self.barriers[usize::from(id)].past(generation),
+        }
     }
 }

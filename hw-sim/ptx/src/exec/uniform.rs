@@ -46,7 +46,8 @@ impl Warp {
             Space::Local => alone,
             // At a known place: the same for all.
             Space::Param => access.base == NO_SLOT,
-            Space::Generic => false,
+            // Another block's memory has no quick way.
+            Space::Generic | Space::Cluster => false,
         };
         (aligned && reached).then_some(space)
     }

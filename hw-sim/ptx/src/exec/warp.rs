@@ -482,7 +482,15 @@ impl Warp {
             return Ok(Flow::Schedule);
         }
         match &instruction.op {
-            Op::Lines(_) | Op::Tiles(_) | Op::CopyAsync(_) | Op::BarrierWord(_) if M::BY_THREAD => {
+            Op::Lines(_)
+            | Op::Tiles(_)
+            | Op::CopyAsync(_)
+            | Op::BarrierWord(_)
+            | Op::ClusterBarrier { .. }
+            | Op::ClusterAddress(_)
+            | Op::AsyncChange(_)
+                if M::BY_THREAD =>
+            {
                 Err(Trouble::new(FaultKind::NotByThread, active))
             }
             Op::Atomic(atomic) => self.atomic(context, atomic, active).map(|()| Flow::Next),
@@ -514,6 +522,13 @@ impl Warp {
             Op::TensorCopy(copy) => self.copy_tensor(context, copy, active).map(|()| Flow::Next),
             Op::MapChange(change) => self.change_map(context, change, active).map(|()| Flow::Next),
             Op::MapCopy(copy) => self.copy_map(context, copy, active).map(|()| Flow::Next),
+            Op::ClusterAddress(operation) => {
+                self.cluster_address(context, operation, active);
+                Ok(Flow::Next)
+            }
+            Op::AsyncChange(operation) => {
+                self.change_async(context, operation, active).map(|()| Flow::Next)
+            }
             Op::ClusterBarrier { arrives } => {
                 Ok(self.cluster_barrier(context.block, index, *arrives))
             }

@@ -4,6 +4,7 @@ use super::Parser;
 use super::lexer::{Kind, Token};
 use crate::ast::{Function, Linkage};
 use crate::error::PtxError;
+use crate::kernel::ClusterRules;
 
 impl<'t> Parser<'t> {
     /// What follows `.entry` or `.func`; gives the name's token too.
@@ -33,6 +34,7 @@ impl<'t> Parser<'t> {
             params,
             max_block: None,
             block_is_exact: false,
+            clusters: ClusterRules::default(),
             hints: Vec::new(),
             body: None,
             line: name.line,
@@ -62,17 +64,17 @@ impl<'t> Parser<'t> {
                 function.block_is_exact = true;
             }
             "pragma" => self.pragma()?,
-            hint @ ("noreturn" | "explicitcluster" | "blocksareclusters") => {
-                function.hints.push(hint.to_owned());
-            }
+            "explicitcluster" => function.clusters.explicit = true,
+            "blocksareclusters" => function.clusters.counted = true,
+            "reqnctapercluster" => function.clusters.required = Some(self.block_shape()?),
+            "maxclusterrank" => function.clusters.most = Some(self.unsigned("a count")?),
+            hint @ "noreturn" => function.hints.push(hint.to_owned()),
             hint @ ("minnctapersm"
             | "maxnctapersm"
             | "maxnreg"
             | "local_maxnreg"
-            | "maxclusterrank"
             | "abi_preserve"
-            | "abi_preserve_control"
-            | "reqnctapercluster") => {
+            | "abi_preserve_control") => {
                 let mut hint = hint.to_owned();
                 for (place, count) in self.counts()?.into_iter().enumerate() {
                     hint.push_str(if place == 0 { " " } else { ", " });

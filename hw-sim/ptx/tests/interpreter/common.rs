@@ -69,6 +69,7 @@ impl Bench {
         Arc::new(Launch {
             kernel,
             grid: [grid, 1, 1],
+            cluster: None,
             block: [block, 1, 1],
             dynamic_shared_bytes: 4096,
             params,
@@ -84,6 +85,29 @@ impl Bench {
         for index in 0..grid {
             let mut block = Block::new(Arc::clone(&launch), [index, 0, 0], index % 4);
             self.finish(&mut block)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a grid in clusters of this shape to its end, a cluster after the other.
+    pub fn run_clusters(
+        &self,
+        (grid, cluster): ([u32; 3], [u32; 3]),
+        block: u32,
+        params: &[u64],
+    ) -> Result<(), Fault> {
+        let launch = self.launch("test", 1, block, params);
+        let launch = Arc::new(Launch { grid, cluster: Some(cluster), ..(*launch).clone() });
+        let [x, y, z] = launch.clusters();
+        let mut running: Option<Block> = None;
+        for number in 0..x * y * z {
+            let index = [number % x, number / x % y, number / (x * y)];
+            // What another cluster has left behind is used again, as the machine does.
+            match &mut running {
+                Some(block) => block.restart(index),
+                None => running = Some(Block::on(Arc::clone(&launch), index, 1..4)),
+            }
+            self.finish(running.as_mut().unwrap())?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! Instructions of `sm_90`: products of four warps from shared memory, bulk copies with and without
-//! tensor maps, barriers that count bytes, and clusters of one block.
+//! tensor maps, barriers that count bytes. Clusters of several blocks have files of their own.
 
 use hwsim_ptx::tensor_map::{Field, Swizzle, TensorMap};
 use hwsim_ptx::{FaultKind, Module};

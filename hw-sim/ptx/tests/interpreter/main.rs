@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod blocks;
+mod clusters;
 mod common;
 mod compiled;
 mod conversions;
@@ -18,6 +19,7 @@ mod matrices;
 mod mbarriers;
 mod number;
 mod programs;
+mod remote;
 mod subset;
 mod sweeps;
 mod tiles;

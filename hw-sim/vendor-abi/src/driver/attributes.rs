@@ -48,6 +48,8 @@ pub(crate) fn of_device(gpu: &Gpu, attribute: i32) -> Option<i32> {
         87 => 2,
         97 => model.shared_memory_per_block_optin() as i32,
         106 => model.blocks_per_multiprocessor as i32,
+        // Clusters, tensor maps.
+        120 | 127 => i32::from(hwsim_machine::clusters::exist(model)),
         111 => model.shared_memory_reserved_per_block() as i32,
         // GPUDirect RDMA of memory of cuMemCreate goes by dma-bufs; those themselves.
         110 | 124 => i32::from(model.dma_buf),
@@ -77,9 +79,9 @@ fn capability(attribute: i32) -> Option<i32> {
         // the host.
         17 | 18 | 20 | 32 | 35 | 84..=86 | 88 | 96 | 98 | 100 | 101 => 0,
         // Shareable handles of other systems, compression, persisting L2, access policy, sparse
-        // arrays, read-only registration, timeline semaphores, clusters, tensor maps, NUMA
+        // arrays, read-only registration, timeline semaphores, NUMA
         // configuration, multicast, MPS.
-        104 | 105 | 107..=109 | 112..=114 | 119..=121 | 125..=133 | 135..=160 => 0,
+        104 | 105 | 107..=109 | 112..=114 | 119 | 121 | 125 | 126 | 128..=133 | 135..=160 => 0,
         _ => return None,
     })
 }

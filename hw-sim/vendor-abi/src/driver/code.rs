@@ -28,6 +28,7 @@ pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
 pub(crate) const LAUNCH_OUT_OF_RESOURCES: Code = 701;
+pub(crate) const INVALID_CLUSTER_SIZE: Code = 912;
 pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 pub(crate) const PEER_ACCESS_NOT_ENABLED: Code = 705;
 pub(crate) const PRIMARY_CONTEXT_ACTIVE: Code = 708;
@@ -247,6 +248,7 @@ impl From<Error> for Failure {
             Error::NotFound(_) => NOT_FOUND,
             Error::InvalidPtx(_) => INVALID_PTX,
             Error::OutOfResources(_) => LAUNCH_OUT_OF_RESOURCES,
+            Error::InvalidClusterSize(_) => INVALID_CLUSTER_SIZE,
             Error::CooperativeTooLarge { .. } => COOPERATIVE_LAUNCH_TOO_LARGE,
             Error::PeerUnsupported { .. } => PEER_ACCESS_UNSUPPORTED,
             Error::PeerAlreadyEnabled => PEER_ACCESS_ALREADY_ENABLED,

@@ -4,6 +4,8 @@ use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{gate, library, state};
+use hwsim_machine::clusters;
+use hwsim_machine::error::Error;
 use hwsim_machine::gpu::{BLOCK_THREADS_MAX, Footprint, WARP_THREADS};
 use hwsim_machine::graph::{KernelLaunch, Shape};
 use hwsim_machine::{Function, LaunchRequest};
@@ -79,6 +81,9 @@ pub(super) fn prepare(
     Ok(LaunchRequest { function, shape, params }.prepare()?)
 }
 
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
+pub(super) const CLUSTER_DIMENSION: c_int = 4;
+
 /// `CUlaunchConfig`
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -102,22 +107,28 @@ struct LaunchAttribute {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
 
-/// Reads the attributes of an extended launch: cooperative has an effect; clusters of one block
-/// are what there is; the rest are hints.
+/// Reads the attributes of an extended launch: cooperative and the shape of clusters have an
+/// effect; the rest are hints, also what shape would be better.
 fn shape_of(config: &LaunchConfig) -> Outcome<Shape> {
-    let mut cooperative = false;
+    let (mut cooperative, mut cluster) = (false, None);
     for index in 0..config.attribute_count.min(64) as usize {
         let attribute = config.attributes.at(index).get()?;
         match attribute.id {
             2 => cooperative = attribute.value[0] != 0,
-            4 if attribute.value[..3].iter().any(|&extent| extent > 1) => {
-                return refuse(NOT_SUPPORTED, "clusters of more than one block");
+            CLUSTER_DIMENSION => {
+                let [x, y, z, ..] = attribute.value;
+                cluster = Some([x, y, z]);
             }
             _ => {}
         }
     }
     let LaunchConfig { grid, block, shared_bytes, .. } = *config;
-    Ok(Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative })
+    Ok(Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative, cluster })
+}
+
+/// A launch that says nothing of what came later.
+pub(super) fn plain_shape(grid: [u32; 3], block: [u32; 3], dynamic_shared_bytes: u32) -> Shape {
+    Shape { grid, block, dynamic_shared_bytes, cooperative: false, cluster: None }
 }
 
 /// Blocks of `threads` that one multiprocessor holds.
@@ -134,6 +145,54 @@ fn active_blocks(function: &Arc<Function>, threads: c_int, shared: usize) -> Out
     }
     let footprint = Footprint::of(model, &function.kernel, threads, shared);
     Ok(footprint.blocks_per_multiprocessor(model) as c_int)
+}
+
+const NO_CLUSTERS: &str = "clusters on a GPU of compute capability below 9.0";
+
+/// What a block of a launch takes; None if no multiprocessor holds it.
+fn footprint(function: &Arc<Function>, shape: &Shape) -> Outcome<Option<Footprint>> {
+    let threads: u32 = shape.block.iter().product();
+    let count = c_int::try_from(threads).unwrap_or(c_int::MAX);
+    let bytes = shape.dynamic_shared_bytes;
+    let fits = active_blocks(function, count, bytes as usize)? > 0;
+    let context = &function.module.context;
+    let model = context.machine.model(context.gpu);
+    Ok(fits.then(|| Footprint::of(model, &function.kernel, threads, bytes)))
+}
+
+/// Clusters of a launch's shape that are resident at once.
+fn active_clusters(function: &Arc<Function>, shape: &Shape) -> Outcome<c_int> {
+    let context = &function.module.context;
+    let model = context.machine.model(context.gpu);
+    if !clusters::exist(model) {
+        return refuse(NOT_SUPPORTED, NO_CLUSTERS);
+    }
+    let settings = function.cluster_settings();
+    let cluster = settings.shape(&function.kernel, shape.cluster)?.unwrap_or([1; 3]);
+    let Some(block) = footprint(function, shape)? else { return Ok(0) };
+    let most = settings.blocks_max(&function.kernel);
+    match clusters::check(model, (&function.kernel, &block), (cluster, cluster), most) {
+        // That none fits is no error here.
+        Err(Error::InvalidClusterSize(_)) if cluster.iter().all(|&extent| extent > 0) => Ok(0),
+        Err(error) => Err(error.into()),
+        Ok(()) => {
+            let found = clusters::resident(model, &block, cluster.iter().product());
+            Ok(c_int::try_from(found).unwrap_or(c_int::MAX))
+        }
+    }
+}
+
+/// The most blocks of a cluster that a launch's blocks can have.
+fn largest_cluster(function: &Arc<Function>, shape: &Shape) -> Outcome<c_int> {
+    let context = &function.module.context;
+    let model = context.machine.model(context.gpu);
+    if !clusters::exist(model) {
+        return refuse(NOT_SUPPORTED, NO_CLUSTERS);
+    }
+    let Some(block) = footprint(function, shape)? else { return Ok(0) };
+    let most = function.cluster_settings().blocks_max(&function.kernel);
+    let fits = |blocks: &u32| clusters::resident(model, &block, *blocks) > 0;
+    Ok((1..=most).rev().find(fits).unwrap_or(0) as c_int)
 }
 
 /// Dynamic shared memory that a block of so many threads needs.
@@ -179,8 +238,7 @@ driver_calls! {
         extra: In<u64>,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape =
-            Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative: false };
+        let shape = plain_shape(grid, block, shared_bytes);
         launch(function, shape, stream, Parameters { pointers, extra })
     }
 
@@ -194,8 +252,7 @@ driver_calls! {
         pointers: In<In<u8>>,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape =
-            Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative: true };
+        let shape = Shape { cooperative: true, ..plain_shape(grid, block, shared_bytes) };
         let extra = In::from_address(0);
         launch(function, shape, stream, Parameters { pointers, extra })
     }
@@ -232,6 +289,20 @@ driver_calls! {
         shared_of: Option<SharedOfBlock>, shared: usize, limit: c_int, _flags: c_uint,
     ) {
         best_block(blocks, block, function, shared_of, shared, limit)
+    }
+
+    fn cuOccupancyMaxActiveClusters(
+        clusters: Out<c_int>, function: Handle, config: In<LaunchConfig>,
+    ) {
+        let (function, config) = (library::function(function)?, config.get()?);
+        clusters.set(active_clusters(&function, &shape_of(&config)?)?)
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(
+        blocks: Out<c_int>, function: Handle, config: In<LaunchConfig>,
+    ) {
+        let (function, config) = (library::function(function)?, config.get()?);
+        blocks.set(largest_cluster(&function, &shape_of(&config)?)?)
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(

@@ -1,7 +1,7 @@
 //! Modules and functions.
 
 use super::call::{In, Out, driver_calls, string};
-use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, refuse};
+use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_PERMITTED, Outcome, refuse};
 use super::handles::Handle;
 use super::image::Image;
 use super::logs::LogBuffers;
@@ -83,17 +83,40 @@ pub(super) fn function_attribute(function: &Function, attribute: c_int) -> Outco
         5 | 6 => version,
         8 => function.dynamic_shared_max() as c_int,
         9 => -1,
-        10..=15 => 0,
+        10 => c_int::from(kernel.clusters.explicit),
+        11..=13 => {
+            let set = function.cluster_settings().required;
+            kernel.clusters.required.unwrap_or(set)[attribute as usize - 11] as c_int
+        }
+        14 => c_int::from(function.cluster_settings().beyond_portable),
+        15 => function.cluster_settings().policy,
         _ => return refuse(INVALID_VALUE, format!("function attribute {attribute}")),
     })
 }
 
-/// Sets an attribute: dynamic shared memory has an effect, the carve-out is a hint.
+/// Sets an attribute: dynamic shared memory and the size of clusters have an effect, the carve-out
+/// and the order of clusters are hints.
 pub(super) fn set_attribute(function: &Function, attribute: c_int, value: c_int) -> Outcome {
     match (attribute, u32::try_from(value)) {
         (8, Ok(bytes)) => Ok(function.set_dynamic_shared_max(bytes)?),
         (9, _) if (-1..=100).contains(&value) => Ok(()),
-        (11..=15, _) => Ok(()),
+        (11..=13, Ok(_)) if function.kernel.clusters.required.is_some() => {
+            refuse(NOT_PERMITTED, "the kernel itself says the shape of its clusters")
+        }
+        (11..=13, Ok(extent)) => {
+            let axis = attribute as usize - 11;
+            function.change_clusters(|clusters| clusters.required[axis] = extent);
+            Ok(())
+        }
+        (14, _) => {
+            function.change_clusters(|clusters| clusters.beyond_portable = value != 0);
+            Ok(())
+        }
+        // Any, spread, balanced.
+        (15, Ok(0..=2)) => {
+            function.change_clusters(|clusters| clusters.policy = value);
+            Ok(())
+        }
         _ => refuse(INVALID_VALUE, format!("function attribute {attribute} = {value}")),
     }
 }

@@ -3,6 +3,7 @@
 use super::nodes::{child_work, record_work, wait_work};
 use super::parameters::{
     Batch, Copy3d, Fill, HostCall, Kernel, KernelV1, NodeParameters, require_context,
+    with_attributes,
 };
 use super::{graph, node, node_handle};
 use crate::driver::call::{In, Out, driver_calls};
@@ -75,7 +76,8 @@ pub(super) fn set(handle: Handle, node: &GraphNode, work: Work) -> Outcome {
 }
 
 fn set_to<P: NodeParameters>(executable: Handle, handle: Handle, parameters: In<P>) -> Outcome {
-    set(executable, &*node(handle)?, parameters.get()?.work()?)
+    let node = node(handle)?;
+    set(executable, &node, with_attributes(parameters.get()?.work()?, &node)?)
 }
 
 /// The handle of a node that is somewhere in a graph, 0 for none.

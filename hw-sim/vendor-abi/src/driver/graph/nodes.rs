@@ -2,12 +2,14 @@
 
 use super::parameters::{
     Batch, Copy3d, Fill, HostCall, Kernel, KernelV1, NodeParameters, put_host, require_context,
+    with_attributes,
 };
 use super::structure::{child, forget_graphs};
 use super::{graph, graph_handle, node, node_handle, numbers};
 use crate::driver::call::{In, Out, driver_calls};
 use crate::driver::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use crate::driver::handles::Handle;
+use crate::driver::launch::CLUSTER_DIMENSION;
 use crate::driver::state::{self, GraphNode};
 use hwsim_machine::graph::{KernelLaunch, Work};
 use std::ffi::{c_int, c_uint};
@@ -61,8 +63,8 @@ pub(super) fn set(handle: Handle, work: Work) -> Outcome {
     Ok(node.graph.set_work(node.number, work)?)
 }
 
-fn set_to<P: NodeParameters>(node: Handle, parameters: In<P>) -> Outcome {
-    set(node, parameters.get()?.work()?)
+fn set_to<P: NodeParameters>(handle: Handle, parameters: In<P>) -> Outcome {
+    set(handle, with_attributes(parameters.get()?.work()?, &*node(handle)?)?)
 }
 
 fn work(handle: Handle) -> Outcome<(Arc<GraphNode>, Work)> {
@@ -85,6 +87,12 @@ fn kernel(handle: Handle) -> Outcome<(Arc<GraphNode>, KernelLaunch)> {
 fn set_cooperative(handle: Handle, cooperative: bool) -> Outcome {
     let (node, mut launch) = kernel(handle)?;
     launch.shape.cooperative = cooperative;
+    Ok(node.graph.set_work(node.number, Work::Kernel(launch))?)
+}
+
+fn set_cluster(handle: Handle, cluster: [c_uint; 3]) -> Outcome {
+    let (node, mut launch) = kernel(handle)?;
+    launch.set_cluster(cluster)?;
     Ok(node.graph.set_work(node.number, Work::Kernel(launch))?)
 }
 
@@ -193,6 +201,11 @@ driver_calls! {
         match attribute {
             COOPERATIVE => value.set(launch.shape.cooperative.into()),
             PRIORITY => value.set(0),
+            CLUSTER_DIMENSION => {
+                let extents = launch.shape.cluster.unwrap_or([0; 3]);
+                let put = |(axis, extent): (usize, &c_uint)| value.at(axis).set(*extent);
+                extents.iter().enumerate().try_for_each(put)
+            }
             _ => refuse(NOT_SUPPORTED, format!("attribute {attribute} of a kernel node")),
         }
     }
@@ -203,13 +216,18 @@ driver_calls! {
             COOPERATIVE => set_cooperative(handle, value.get()? != 0),
             // Nodes run with the priority of the stream in which their graph is launched.
             PRIORITY => value.get().map(drop),
+            CLUSTER_DIMENSION => {
+                let extent = |axis| value.at(axis).get();
+                set_cluster(handle, [extent(0)?, extent(1)?, extent(2)?])
+            }
             _ => refuse(NOT_SUPPORTED, format!("attribute {attribute} of a kernel node")),
         }
     }
 
     fn cuGraphKernelNodeCopyAttributes(to: Handle, from: Handle) {
         let (_, launch) = kernel(from)?;
-        set_cooperative(to, launch.shape.cooperative)
+        set_cooperative(to, launch.shape.cooperative)?;
+        launch.shape.cluster.map_or(Ok(()), |cluster| set_cluster(to, cluster))
     }
 
     fn cuGraphMemcpyNodeGetParams(handle: Handle, to: Out<Copy3d>) {

@@ -3,7 +3,8 @@
 use crate::driver::call::{In, Out};
 use crate::driver::code::{INVALID_CONTEXT, INVALID_VALUE, Outcome, refuse};
 use crate::driver::handles::Handle;
-use crate::driver::launch::{Parameters, prepare};
+use crate::driver::launch::{Parameters, plain_shape, prepare};
+use crate::driver::state::GraphNode;
 use crate::driver::stream::{BatchOperation, Host, batch_of, host_function};
 use crate::driver::{copy, library, state};
 use hwsim_machine::copy::Source;
@@ -115,7 +116,7 @@ impl NodeParameters for KernelV1 {
     fn work(&self) -> Outcome<Work> {
         let function = library::function(self.function)?;
         let Self { grid, block, shared_bytes, pointers, extra, .. } = *self;
-        let shape = Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative: false };
+        let shape = plain_shape(grid, block, shared_bytes);
         Ok(Work::Kernel(prepare(&function, shape, Parameters { pointers, extra })?))
     }
 }
@@ -128,6 +129,16 @@ impl NodeParameters for Kernel {
         let function = library::function_for(self.kernel, self.context)?;
         KernelV1 { function, ..self.first }.work()
     }
+}
+
+/// New work of a node: a kernel keeps the attributes that its parameters do not say.
+pub(super) fn with_attributes(mut work: Work, node: &GraphNode) -> Outcome<Work> {
+    if let (Work::Kernel(launch), Ok(Work::Kernel(before))) =
+        (&mut work, node.graph.work(node.number))
+    {
+        launch.keep_attributes(&before)?;
+    }
+    Ok(work)
 }
 
 /// Memory that a program reads parameters from: it belongs to their node.
