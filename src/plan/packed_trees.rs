@@ -8,12 +8,10 @@
 //! * *Down*: all-gather and broadcast. The root stores its data to its children; every other rank
 //!   stores what arrives to its own children, and copies it to its output: in one pass over memory,
 //!   where the executor can (`fuse.rs`).
-//! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent and its own data in
-//!   its parent's slot, in one pass over memory. Reductions for which the executor has no such pass
-//!   would read the parent's memory: they add one after the other in the slots in which it arrived,
-//!   and the last one's on the way into the parent's slot. What comes over a rail is added last
-//!   then, since an engine writes those slots, and nobody else: into what has been added up to
-//!   then, or into a slot of which the message comes later.
+//! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
+//!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
+//!   comes over a rail is added last, since an engine writes those slots, and nobody else: into
+//!   what has been added up to then, or into a slot of which the message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
 //!   that come down: one more for each link between it and the root, and two where trees cross
 //!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
@@ -29,8 +27,6 @@ use super::{
     BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
     RankProgram, Segment, Side, SpanningTree,
 };
-use crate::ReduceOp;
-use ringdove_kernels::pass::FUSED_MAX;
 use std::collections::BTreeMap;
 
 /// Slices that a rank is ahead for each link to the root: see above.
@@ -157,7 +153,8 @@ impl Node<'_> {
 
     /// How many slices this rank sends up ahead of what comes down.
     fn ahead(&self) -> u32 {
-        let ahead = if self.spans_nodes() { SLICES_AHEAD_OVER_RAILS } else { SLICES_AHEAD };
+        let over_rails = self.choice.ranks_per_node < self.choice.request.rank_count;
+        let ahead = if over_rails { SLICES_AHEAD_OVER_RAILS } else { SLICES_AHEAD };
         (ahead * self.tree.depth_of(self.rank)).min(self.choice.slices)
     }
 
@@ -226,31 +223,16 @@ impl Node<'_> {
         Lane { from, to, index: self.lanes[&other], kind }
     }
 
-    /// Are ranks on several nodes?
-    fn spans_nodes(&self) -> bool {
-        self.choice.ranks_per_node < self.choice.request.rank_count
-    }
-
-    /// Does what comes down go to the output and to the children in one pass? All-reduces of one
-    /// node store up, too: there all blocks would store at one time and none at another.
+    /// Does what comes down go to the output and to the children in one pass? All-reduces store up,
+    /// too: there all blocks would store at one time and none at another.
     fn shares_down(&self) -> bool {
-        self.choice.request.collective != Collective::AllReduce || self.spans_nodes()
+        self.choice.request.collective != Collective::AllReduce
     }
 
     /// Else, does the block copy a slice to the output before it stores it to the children? If all
     /// blocks of a rank did the same, links would rest.
     fn keeps_first(&self) -> bool {
         self.block % 2 == 1
-    }
-
-    /// Can the terms of so many children be added in the place of the sum? A root has it in its own
-    /// memory; elsewhere the executor must not read what it has added up so far.
-    fn adds_in_place(&self, children: usize) -> bool {
-        let request = &self.choice.request;
-        // An average is a sum up to the root.
-        let is_sum = matches!(request.reduce_op, ReduceOp::Sum | ReduceOp::Avg);
-        let has_pass = is_sum && request.element_bytes > 1 && children < FUSED_MAX as usize;
-        has_pass || self.tree.parent(self.rank).is_none()
     }
 
     /// A slice of the block's data; those behind the last one are the next round's.
@@ -283,21 +265,13 @@ impl Node<'_> {
             ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
             return;
         };
-        let in_place = last > 0 && self.adds_in_place(last + 1);
-        // Nothing may come between ops that share a pass.
-        let arrived: Vec<_> = match in_place {
-            true => ends.from.iter().map(|(_, child)| child.wait(ops)).collect(),
-            false => Vec::new(),
-        };
-        let place = in_place.then(|| target(ops));
         for (number, (kind, child)) in ends.from.iter().enumerate() {
-            let a = arrived.get(number).copied().unwrap_or_else(|| child.wait(ops));
-            let destination = match (place, kind) {
-                (Some(place), _) => place,
-                (None, _) if number == last => target(ops),
-                (None, LaneKind::Rail) if number > 0 => sum,
-                (None, LaneKind::Rail) => ends.scratch(ops),
-                (None, _) => a,
+            let a = child.wait(ops);
+            let destination = match (number == last, kind) {
+                (true, _) => target(ops),
+                (false, LaneKind::Rail) if number > 0 => sum,
+                (false, LaneKind::Rail) => ends.scratch(ops),
+                (false, _) => a,
             };
             let finish = number == last && ends.up.is_none();
             let modifiers = Modifiers { scale: number == 0, finish };
@@ -324,6 +298,7 @@ impl Node<'_> {
         let is_there = ends.down.is_none() && (is_reduced || self.choice.request.in_place);
         let keep = (!is_there).then(|| copy(output, data, range, Modifiers::NONE));
         if self.shares_down() {
+            // Nothing may come between ops that share a pass.
             let slots: Vec<_> = ends.to.iter().map(|(_, child)| child.claim(ops)).collect();
             ops.extend(keep);
             ops.extend(slots.into_iter().map(|slot| copy(slot, data, range, Modifiers::NONE)));
