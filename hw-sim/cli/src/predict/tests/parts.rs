@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(super) struct Part {
     scene: Scene,
     machine: Machine,
-    links: CapacityGraph,
+    pub links: CapacityGraph,
     gpus: Vec<RankGpu>,
     numbers: Vec<u32>,
 }
@@ -248,7 +248,7 @@ fn trees_keep_what_rings_promise_behind_switches() {
 }
 
 /// Nodes of eight A100s with rails, MB/s.
-fn nodes_with_rails(nodes: u32, inside: u64, outside: u64) -> CapacityGraph {
+pub(super) fn nodes_with_rails(nodes: u32, inside: u64, outside: u64) -> CapacityGraph {
     let mut graph = CapacityGraph::new();
     let gpus: Vec<NodeId> = (0..8 * nodes).map(|rank| graph.gpu(format!("gpu{rank}"))).collect();
     for node in gpus.chunks(8) {
