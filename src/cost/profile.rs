@@ -192,9 +192,9 @@ impl Profile {
         }
     }
 
-    /// What a block does in a pass that reads so many sources and writes so many destinations: bytes
-    /// of one of them, a µs. A copy has one of each, a reduction one source more; what a source and
-    /// a destination cost follows from these two.
+    /// What a block does in a pass that reads so many sources and writes so many destinations:
+    /// bytes of one of them, a µs. A copy has one of each, a reduction one source more; what a
+    /// source and a destination cost follows from these two.
     pub(super) fn pass(&self, sources: u32, destinations: u32) -> f64 {
         let (copy, reduce) = (1.0 / self.copy, 1.0 / self.reduce);
         let read = (reduce - copy).clamp(0.0, copy);
