@@ -6,6 +6,7 @@
 //! * [`bar`]: the register map of a device engine
 //! * [`descriptor`]: the 16-byte request that a GPU thread rings
 //! * [`op`]: the encoded plan that the executor kernel runs
+//! * [`pass`]: which copies and sums share a pass over memory
 //! * [`port`]: one end of a lane: signals and slots
 //! * [`launch`]: what a kernel launch is given, and the record that an expired wait leaves
 //! * [`mark`]: what the kernel is given that tries the queues of a context
@@ -22,6 +23,7 @@ pub mod experts;
 pub mod launch;
 pub mod mark;
 pub mod op;
+pub mod pass;
 pub mod port;
 pub mod program;
 pub mod ptx;

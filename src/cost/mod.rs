@@ -1,12 +1,12 @@
 //! A model of what a plan costs, for the choice between plans and to explain it.
 //!
 //! A plan's blocks walk their programs against a machine's [`Ways`] with the constants of a
-//! [`Profile`]: each pass costs a fixed time and its bytes at a block's rate; a doorbell goes to
-//! the engine of its rank, which serves one after the other; a message of an engine takes the links
-//! of its way, each of which carries one such message after the other at its rate; blocks that
-//! store share the links of their ways fairly; a signal follows its data after the latency of its
-//! way and engine. What comes first is played first. Of a plan of many rounds a few are played, and
-//! the others last as long as those.
+//! [`Profile`]: each pass, of the copies and sums that the executor carries in it, costs a fixed
+//! time and its bytes at a block's rate; a doorbell goes to the engine of its rank, which serves
+//! one after the other; a message of an engine takes the links of its way, each of which carries
+//! one such message after the other at its rate; blocks that store share the links of their ways
+//! fairly; a signal follows its data after the latency of its way and engine. What comes first is
+//! played first. Of a plan of many rounds a few are played, and the others last as long as those.
 //!
 //! It leaves out what decides little: doorbells that a proxy merges, full rings, shares of an
 //! engine's flows on one link, the parts of a device engine. `hwsim predict` has these; a test

@@ -192,6 +192,20 @@ impl Profile {
         }
     }
 
+    /// What a block does in a pass that reads so many sources and writes so many destinations:
+    /// bytes of one of them, a µs. A copy has one of each, a reduction one source more; what a
+    /// source and a destination cost follows from these two.
+    pub(super) fn pass(&self, sources: u32, destinations: u32) -> f64 {
+        let (copy, reduce) = (1.0 / self.copy, 1.0 / self.reduce);
+        let read = (reduce - copy).clamp(0.0, copy);
+        let write = copy - read;
+        match (sources, destinations) {
+            (1, 1) => self.copy,
+            (2, 1) => self.reduce,
+            _ => 1.0 / (f64::from(sources) * read + f64::from(destinations) * write),
+        }
+    }
+
     /// From a doorbell's store until an engine sees it.
     pub(super) fn doorbell_latency(&self, by_device: bool) -> f64 {
         if by_device { self.device_doorbell } else { self.proxy_doorbell }

@@ -10,8 +10,11 @@ mod stores;
 
 use super::profile::Profile;
 use super::ways::{LinkId, Ways};
-use crate::plan::{Lane, LaneKind, Op, Operand, Plan, PortIndex, Range, Segment, Side};
+use crate::plan::{
+    Lane, LaneEnd, LaneKind, Op, Operand, Plan, PortIndex, Range, Segment, Side, places, shared,
+};
 use ringdove_kernels::op::ll_bytes;
+use ringdove_kernels::pass::SharedPass;
 use shares::{Shares, TIME_MIN};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -78,6 +81,7 @@ struct Block<'a> {
     rank: u32,
     number: u32,
     segments: &'a [Segment],
+    ends: &'a [LaneEnd],
     /// The lane and end of each port.
     ports: Vec<(usize, Side)>,
     /// How far signals and completions of each port have been counted.
@@ -87,6 +91,17 @@ struct Block<'a> {
     /// Segment, round, op.
     place: (usize, u32, usize),
     storing: Option<Storing>,
+}
+
+/// What a pass over memory reaches.
+#[derive(Clone, Copy, Default)]
+struct Reached {
+    /// The set of the block's ports whose peers' memory it reads or writes.
+    ports: u32,
+    /// Until the first of what it reads there has come. µs.
+    trip: f64,
+    /// It writes memory of its own.
+    is_local: bool,
 }
 
 /// A doorbell that was rung.
@@ -182,6 +197,7 @@ pub(super) fn run(
                 rank,
                 number,
                 segments: &block.segments,
+                ends: &block.ports,
                 ports,
                 positions: vec![(0, 0); block.ports.len()],
                 at: profile.launch + f64::from(number) * profile.stagger,
@@ -296,12 +312,7 @@ impl<'a> World<'a> {
     fn step(&mut self, block: usize, op: Op, bytes: u64) -> bool {
         let profile = self.profile;
         match op {
-            Op::Copy { destination, source, .. } if bytes > 0 => {
-                self.pass(block, &[destination, source], bytes, profile.copy);
-            }
-            Op::Reduce { destination, a, b, .. } if bytes > 0 => {
-                self.pass(block, &[destination, a, b], bytes, profile.reduce);
-            }
+            Op::Copy { .. } | Op::Reduce { .. } if bytes > 0 => self.pass(block, bytes),
             Op::Pack { port, .. } if bytes > 0 => {
                 let stored = self.is_stored(self.lane_at(block, port).1);
                 let words = ll_bytes(bytes) as f64;
@@ -382,32 +393,55 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A copy or reduction, of which the destination comes first. Into a slot of a lane of stores
-    /// it goes to the peer at once, as into a peer's buffer; from one it begins with a round trip.
-    fn pass(&mut self, block: usize, places: &[Operand], bytes: u64, rate: f64) {
+    /// A copy or reduction, with those behind it that share its pass over memory. Into a slot of a
+    /// lane of stores it goes to the peer at once, as into a peer's buffer; from one it begins with
+    /// a round trip.
+    fn pass(&mut self, block: usize, bytes: u64) {
         self.spend(block, self.profile.op);
-        let reached = places.iter().find_map(|place| match *place {
+        let Block { segments, ends, place: (segment, _, first), .. } = self.blocks[block];
+        let ops = &segments[segment].ops[first..];
+        // The executor takes whole vectors of 16 bytes.
+        let (pass, behind) = match bytes.is_multiple_of(16) {
+            true => shared(ops, ends),
+            false => (SharedPass::of(matches!(ops[0], Op::Reduce { .. })), 0),
+        };
+        self.blocks[block].place.2 += behind;
+        let mut reached = Reached::default();
+        for op in &ops[..=behind] {
+            self.reach(block, op, &mut reached);
+        }
+        let rate = self.profile.pass(pass.sources(), pass.written());
+        let rate = if reached.is_local { self.local(block, rate) } else { rate };
+        if reached.ports == 0 {
+            return self.spend(block, bytes as f64 / rate);
+        }
+        self.spend(block, reached.trip);
+        self.will_store(block, reached.ports, (bytes, rate), Then::Nothing);
+    }
+
+    /// Which memory of peers a copy or reduction reads or writes, and whether it writes its own.
+    fn reach(&self, block: usize, op: &Op, reached: &mut Reached) {
+        let places = places(op);
+        let peer = places.iter().flatten().find_map(|place| match *place {
             Operand::Peer { port, .. } => Some(port),
             _ => None,
         });
-        let stored = || match places[0] {
-            Operand::Slot { port, .. }
-                if self.blocks[block].ports[usize::from(port)].1 == Side::Send
-                    && self.lane_at(block, port).1.kind == LaneKind::Stores =>
+        let side = |port: PortIndex| self.blocks[block].ports[usize::from(port)].1;
+        let lane = |port| self.lane_at(block, port).1;
+        match (peer, places[0]) {
+            (Some(port), _) => {
+                reached.ports |= 1 << port;
+                if side(port) == Side::Receive {
+                    reached.trip = reached.trip.max(2.0 * self.latency(lane(port)));
+                }
+            }
+            (None, Some(Operand::Slot { port, .. }))
+                if side(port) == Side::Send && lane(port).kind == LaneKind::Stores =>
             {
-                Some(port)
+                reached.ports |= 1 << port;
             }
-            _ => None,
-        };
-        if let Some(port) = reached.or_else(stored) {
-            if self.blocks[block].ports[usize::from(port)].1 == Side::Receive {
-                self.spend(block, 2.0 * self.latency(self.lane_at(block, port).1));
-            }
-            self.will_store(block, port, (bytes, rate), Then::Nothing);
-            return;
+            _ => reached.is_local = true,
         }
-        let rate = self.local(block, rate);
-        self.spend(block, bytes as f64 / rate);
     }
 
     /// Takes a message over the links of its way, and gives the time at which it is over them.
@@ -444,7 +478,7 @@ impl<'a> World<'a> {
             }
             if self.is_stored(lane) {
                 let words = (ll_bytes(bytes), self.profile.copy);
-                self.will_store(block, port, words, Then::Arrives(number));
+                self.will_store(block, 1 << port, words, Then::Arrives(number));
                 return;
             }
             self.ring(block, port, ll_bytes(bytes), [true, false, false]);
@@ -453,7 +487,7 @@ impl<'a> World<'a> {
         let is_there = matches!(source, Operand::Slot { port: own, .. } if own == port);
         if lane.kind == LaneKind::Stores && !is_there && bytes > 0 {
             let data = (bytes, self.profile.copy);
-            self.will_store(block, port, data, Then::Rings(port, raises));
+            self.will_store(block, 1 << port, data, Then::Rings(port, raises));
             return;
         }
         if bytes > 0 || raises != [false; 3] {

@@ -13,6 +13,7 @@
 
 use super::scratch::places;
 use super::{Buffer, LaneEnd, Op, Operand};
+use ringdove_kernels::pass::SharedPass;
 
 /// The most that one pass takes behind its first op: three sources and three destinations.
 const BEHIND_MAX: usize = 6;
@@ -21,6 +22,16 @@ const BEHIND_MAX: usize = 6;
 pub(super) fn behind(ops: &[Op], ports: &[LaneEnd]) -> usize {
     let others = 1..ops.len().min(1 + BEHIND_MAX);
     others.take_while(|&place| goes_along(&ops[..place], &ops[place], ports)).count()
+}
+
+/// The pass that the executor makes of the first of `ops`, a copy or reduction of aligned data, and
+/// how many of those behind it go with it. Reductions are sums.
+pub(crate) fn shared(ops: &[Op], ports: &[LaneEnd]) -> (SharedPass, usize) {
+    let is_reduce = |op: &Op| matches!(op, Op::Reduce { .. });
+    let mut pass = SharedPass::of(is_reduce(&ops[0]));
+    let behind = &ops[1..=behind(ops, ports)];
+    let taken = behind.iter().take_while(|op| pass.take(is_reduce(op))).count();
+    (pass, taken - pass.left_out() as usize)
 }
 
 /// May an op go with those of `pass`, which go together?

@@ -82,12 +82,14 @@ pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use file::{FileError, PlanFile};
 pub use forest::{Forest, ForestError, SpanningTree};
+pub(crate) use fuse::shared;
 pub use import::{ImportError, ImportedPlan, SCRATCH_BYTES_MAX};
 pub use in_switch::InSwitch;
 pub use lacks::lacks;
 pub use order::{ORDERED_RANKS_MAX, RingOrder};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
+pub(crate) use scratch::places;
 pub(crate) use selection::TREES_PER_LANE;
 pub(crate) use selection::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,

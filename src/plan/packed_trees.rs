@@ -6,7 +6,8 @@
 //! `slices` slices that follow one another.
 //!
 //! * *Down*: all-gather and broadcast. The root stores its data to its children; every other rank
-//!   stores what arrives to its own children, and copies it to its output.
+//!   stores what arrives to its own children, and copies it to its output: in one pass over memory,
+//!   where the executor can (`fuse.rs`).
 //! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
 //!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
 //!   comes over a rail is added last, since an engine writes those slots, and nobody else: into
@@ -222,9 +223,14 @@ impl Node<'_> {
         Lane { from, to, index: self.lanes[&other], kind }
     }
 
-    /// Does the block copy a slice to the output before it stores it to the children? If all blocks
-    /// of a rank did the same, all would store at one time and none at another, and links would
-    /// rest then.
+    /// Does what comes down go to the output and to the children in one pass? All-reduces store up,
+    /// too: there all blocks would store at one time and none at another.
+    fn shares_down(&self) -> bool {
+        self.choice.request.collective != Collective::AllReduce
+    }
+
+    /// Else, does the block copy a slice to the output before it stores it to the children? If all
+    /// blocks of a rank did the same, links would rest.
     fn keeps_first(&self) -> bool {
         self.block % 2 == 1
     }
@@ -291,10 +297,18 @@ impl Node<'_> {
         };
         let is_there = ends.down.is_none() && (is_reduced || self.choice.request.in_place);
         let keep = (!is_there).then(|| copy(output, data, range, Modifiers::NONE));
-        let is_first = self.keeps_first();
-        ops.extend(keep.filter(|_| is_first));
-        ends.to.iter_mut().for_each(|(_, child)| child.send(ops, data, range, Modifiers::NONE));
-        ops.extend(keep.filter(|_| !is_first));
+        if self.shares_down() {
+            // Nothing may come between ops that share a pass.
+            let slots: Vec<_> = ends.to.iter().map(|(_, child)| child.claim(ops)).collect();
+            ops.extend(keep);
+            ops.extend(slots.into_iter().map(|slot| copy(slot, data, range, Modifiers::NONE)));
+            ends.to.iter_mut().for_each(|(_, child)| child.put(ops, range));
+        } else {
+            let (first, last) = if self.keeps_first() { (keep, None) } else { (None, keep) };
+            ops.extend(first);
+            ends.to.iter_mut().for_each(|(_, child)| child.send(ops, data, range, Modifiers::NONE));
+            ops.extend(last);
+        }
         ends.down.iter_mut().for_each(|parent| parent.release(ops));
     }
 }

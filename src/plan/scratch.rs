@@ -23,7 +23,7 @@ impl Plan {
 }
 
 /// What an op reads and writes, but for what a put writes.
-pub(super) fn places(op: &Op) -> [Option<Operand>; 3] {
+pub(crate) fn places(op: &Op) -> [Option<Operand>; 3] {
     match *op {
         Op::Copy { destination, source, .. } => [Some(destination), Some(source), None],
         Op::Reduce { destination, a, b, .. } => [Some(destination), Some(a), Some(b)],

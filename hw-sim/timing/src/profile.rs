@@ -64,6 +64,25 @@ pub struct Block {
     pub memory: Rate,
 }
 
+impl Block {
+    /// What one block does in a pass that reads so many sources and writes so many destinations:
+    /// bytes of one of them. A copy has one of each, a reduction one source more; what a source and
+    /// a destination cost follows from these two.
+    pub fn pass(self, sources: u32, destinations: u32) -> Rate {
+        let [copy, reduce] = [self.copy, self.reduce].map(|rate| 1.0 / rate.0.max(1) as f64);
+        let read = (reduce - copy).clamp(0.0, copy);
+        let write = copy - read;
+        match (sources, destinations) {
+            (1, 1) => self.copy,
+            (2, 1) => self.reduce,
+            _ => {
+                let time = f64::from(sources) * read + f64::from(destinations) * write;
+                Rate((1.0 / time) as u64)
+            }
+        }
+    }
+}
+
 /// The proxy: a CPU thread for each GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proxy {

@@ -84,7 +84,8 @@ pub(crate) struct Op {
     pub length: u32,
     pub extent: u64,
     /// `Wait*`, `Advance`: signals. `Put`: where the source starts. `Collect`: ports. `Pack`: the
-    /// set of ports that send the message.
+    /// set of ports that send the message. `Copy`, `Reduce`: how many ops behind it may share its
+    /// pass.
     pub value: i64,
     /// `Advance`: completions. `Put`: where the destination starts. `Collect`: the message.
     pub other: u64,
@@ -431,6 +432,7 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
         OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
         OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
         OpCode::Copy | OpCode::Reduce => {
+            decoded.value = op.value;
             if let Some(port) = at_peer(op) {
                 flags |= AT_PEER;
                 decoded.port = port;

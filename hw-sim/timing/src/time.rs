@@ -80,6 +80,11 @@ impl Rate {
         Self((self.0 as f64 * ratio).round() as u64)
     }
 
+    /// This rate, so many times.
+    pub fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+
     /// How long `bytes` take, rounded up: the model must never be faster than the rate.
     pub fn time(self, bytes: u64) -> Time {
         let picoseconds = u128::from(bytes) * 1_000_000_000_000;

@@ -154,6 +154,29 @@ proptest! {
     }
 }
 
+/// If this fails, ops that share a pass over memory take longer than one after another, or data is
+/// read and written for nothing.
+#[test]
+fn a_shared_pass_costs_each_source_and_each_destination() {
+    for name in ["ark-v100", "a100", "h100"] {
+        let block = profile(name).block;
+        let time = |sources, destinations| 1.0 / block.pass(sources, destinations).gb_per_s();
+        assert_eq!(block.pass(1, 1), block.copy, "{name}");
+        assert_eq!(block.pass(2, 1), block.reduce, "{name}");
+        let (copy, reduce) = (time(1, 1), time(2, 1));
+        for more in 2..=4 {
+            let to_many = time(1, more);
+            assert!(to_many > copy && to_many <= f64::from(more) * copy * 1.001, "{name}");
+        }
+        for more in 3..=4 {
+            let of_many = time(more, 1);
+            let one_by_one = f64::from(more - 1) * reduce;
+            assert!(of_many >= reduce * 0.999 && of_many <= one_by_one * 1.001, "{name}");
+        }
+        assert!(time(4, 4) <= 3.0 * (reduce + copy) * 1.001, "{name}");
+    }
+}
+
 /// What one stream reaches at most.
 fn outcome_rate(machine: &Machine, engine: Engine, profile: &Profile) -> hwsim_timing::Rate {
     let rates: Vec<_> = machine.link_rates().collect();

@@ -1,6 +1,7 @@
 //! Plans along packed trees: right results on random forests, and what is refused.
 
 use super::*;
+use crate::plan::shared;
 use std::sync::Arc;
 
 /// A tree of random links, of which those between nodes go along rails.
@@ -92,6 +93,24 @@ fn random_forests_carry_every_collective() {
                 run(&request, &verified, count);
             }
         }
+    }
+}
+
+/// If this fails, ranks read again for each child what they pass on.
+#[test]
+fn what_a_rank_passes_on_shares_a_pass() {
+    let tree = (0, vec![(0, 1), (1, 2), (1, 3)]);
+    let forest = Arc::new(Forest::new(4, &[tree]).expect("a tree"));
+    let limits = Limits { stores: true, store_blocks: 4, ..limits(4, 1 << 20, 4) };
+    let collective = Collective::Broadcast { root: 0 };
+    let request = CollectiveRequest { collective, ..request(4, 4096) };
+    let choice = select_packed(&request, &limits, &forest).expect("a plan");
+    // To its output and to two children; of the root, to one child; of the others, to the output.
+    for (rank, behind) in [(0, 1), (1, 2), (2, 0), (3, 0)] {
+        let block = &program(&choice, rank).blocks[0];
+        let ops = &block.segments[0].ops;
+        let first = ops.iter().position(|op| matches!(op, Op::Copy { .. })).expect("a copy");
+        assert_eq!(shared(&ops[first..], &block.ports).1, behind, "rank {rank}");
     }
 }
 

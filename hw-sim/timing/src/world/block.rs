@@ -8,6 +8,7 @@ use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
 use ringdove_kernels::op::{OpCode, flags, ll_bytes};
+use ringdove_kernels::pass::SharedPass;
 
 /// Where a block is, and what it runs.
 #[repr(align(64))]
@@ -45,6 +46,18 @@ impl Storing {
     fn places(self) -> impl Iterator<Item = u16> {
         (0..u64::BITS as u16).filter(move |place| self.ports >> place & 1 != 0)
     }
+}
+
+/// What a pass over memory reaches.
+#[derive(Clone, Copy, Default)]
+struct Reached {
+    /// The set of the ports in the block's list whose peers' memory it reads or writes.
+    ports: u64,
+    /// It reads some of these, after a round trip.
+    is_loaded: bool,
+    trip: Time,
+    /// It writes memory of its own.
+    is_local: bool,
 }
 
 /// Whether a block can go on.
@@ -139,7 +152,7 @@ impl World<'_> {
         let bytes = left.min(u64::from(op.length));
         let costs = self.setup.profile.block;
         match op.code {
-            OpCode::Copy | OpCode::Reduce => return self.pass(block, op, bytes),
+            OpCode::Copy | OpCode::Reduce => return self.pass(block, segment, op, bytes),
             OpCode::Pack if bytes > 0 => return self.pack(block, op, ll_bytes(bytes)),
             OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
             OpCode::Pack | OpCode::Collect => {}
@@ -206,37 +219,75 @@ impl World<'_> {
         )
     }
 
-    /// A copy or reduction.
-    fn pass(&mut self, block: u32, op: &Op, bytes: u64) -> Step {
+    /// A copy or reduction, with those behind it that share its pass over memory.
+    fn pass(&mut self, block: u32, segment: &ScriptSegment, op: &Op, bytes: u64) -> Step {
         if bytes == 0 {
             return Step::Taken;
         }
-        let costs = self.setup.profile.block;
         let is_reduce = op.code == OpCode::Reduce;
-        let rate = if is_reduce { costs.reduce } else { costs.copy };
-        if op.flags & AT_PEER != 0 {
-            // What is read comes after a round trip, over the lane that leads here.
-            let port = self.port(block, op.port);
-            let trip = if port.sends { Time::ZERO } else { self.latency(port.lane).times(2) };
-            self.spend(block, if port.sends { "store" } else { "load" }, 0, costs.op + trip);
-            let (ports, raises) = (1 << op.port, [0; 3]);
-            return self.begin_store(block, Storing { ports, bytes, limit: rate, raises, left: 0 });
-        }
-        if op.flags & INTO_SLOT != 0 {
-            let port = self.port(block, op.port);
-            if port.sends && self.stores_on(port.lane) {
-                // The pass writes the peer's slot itself; the put behind it has only its signal.
-                self.spend(block, "store", 0, costs.op);
-                let ports = 1 << op.port;
-                let raises = [0; 3];
-                return self
-                    .begin_store(block, Storing { ports, bytes, limit: rate, raises, left: 0 });
+        let mut pass = SharedPass::of(is_reduce);
+        let mut behind = 0;
+        // The executor takes whole vectors of 16 bytes.
+        if bytes.is_multiple_of(16) {
+            while i64::from(behind) < op.value
+                && let Some(next) = self.op_at(block, segment, behind)
+                && pass.take(next.code == OpCode::Reduce)
+            {
+                behind += 1;
             }
+            behind -= pass.left_out();
         }
-        let rate = self.local_rate(block, rate);
-        let name = if is_reduce { "reduce" } else { "copy" };
-        self.spend(block, name, bytes, costs.op + rate.time(bytes));
-        Step::Taken
+        let mut reached = Reached::default();
+        self.reach(block, op, &mut reached);
+        for nth in 0..behind {
+            let next = self.op_at(block, segment, nth).expect("it was looked at");
+            self.reach(block, &next, &mut reached);
+        }
+        self.blocks[block as usize].op += behind;
+        let costs = self.setup.profile.block;
+        let rate = costs.pass(pass.sources(), pass.written());
+        let rate = match reached.is_local {
+            true => self.local_rate(block, rate),
+            false => rate,
+        };
+        if reached.ports == 0 {
+            let name = if is_reduce { "reduce" } else { "copy" };
+            self.spend(block, name, bytes, costs.op + rate.time(bytes));
+            return Step::Taken;
+        }
+        let name = if reached.is_loaded { "load" } else { "store" };
+        self.spend(block, name, 0, costs.op + reached.trip);
+        // All ports get the same share of what the block does for one of them alone.
+        let limit = rate.times(reached.ports.count_ones().into());
+        let (ports, raises) = (reached.ports, [0; 3]);
+        self.begin_store(block, Storing { ports, bytes, limit, raises, left: 0 })
+    }
+
+    /// The op so many behind the one that was taken last, of this segment.
+    fn op_at(&self, block: u32, segment: &ScriptSegment, nth: u32) -> Option<Op> {
+        let state = &self.blocks[block as usize];
+        let place = state.op + nth;
+        (place < segment.op_count)
+            .then(|| self.code.ops[(state.ops + segment.ops + place) as usize])
+    }
+
+    /// Which memory of peers a copy or reduction reads or writes, and whether it writes its own.
+    fn reach(&self, block: u32, op: &Op, reached: &mut Reached) {
+        let port = || self.port(block, op.port);
+        if op.flags & AT_PEER != 0 {
+            reached.ports |= 1 << op.port;
+            if !port().sends {
+                // What is read comes after a round trip, over the lane that leads here.
+                reached.is_loaded = true;
+                reached.trip = reached.trip.max(self.latency(port().lane).times(2));
+                return;
+            }
+        } else if op.flags & INTO_SLOT != 0 && port().sends && self.stores_on(port().lane) {
+            // The pass writes the peer's slot itself; the put behind it has only its signal.
+            reached.ports |= 1 << op.port;
+        } else {
+            reached.is_local = true;
+        }
     }
 
     /// The rate of a pass in a GPU's own memory, which its blocks share.

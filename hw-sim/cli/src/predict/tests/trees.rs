@@ -4,9 +4,13 @@ use super::super::collective::Drafted;
 use super::super::{Operation, Scene};
 use super::a100::parse;
 use super::low_latency::request;
+use super::parts::{Part, nodes_with_rails};
 use hwsim_timing::{Setup, simulate};
+use ringdove::ReduceOp;
 use ringdove::communicator::pack_forest;
-use ringdove::plan::{Collective, CollectiveRequest, Draft, Limits, Pattern};
+use ringdove::plan::{
+    Collective, CollectiveRequest, Draft, Limits, Pattern, build, select_packed, verify,
+};
 use std::sync::Arc;
 
 const RANKS: u32 = 8;
@@ -51,6 +55,49 @@ impl Modelled<'_> {
         let draft = Draft::packed(&self.request(), &limits, &Arc::new(forest));
         self.rate(&draft.expect("a plan"))
     }
+}
+
+/// What is modelled here holds what it promises: sums and others; on one node, and on two with
+/// rails. If this fails, rates of this model are those of plans that give wrong results.
+#[test]
+fn plans_along_packed_trees_are_proved() {
+    let parts: [(&[u32], u32); 3] =
+        [(&[0, 1, 2, 3, 4, 5, 6, 7], 8), (&[1, 3, 4, 5, 7], 5), (&[], 8)];
+    let mut proved = 0;
+    for (gpus, per_node) in parts {
+        let part = Part::new("dgx1v", gpus);
+        let (graph, ranks) = match gpus {
+            [] => (nodes_with_rails(2, 300_000, 25_000), 16),
+            _ => (part.links, per_node),
+        };
+        for collective in [
+            Collective::AllReduce,
+            Collective::AllGather,
+            Collective::ReduceScatter,
+            Collective::Broadcast { root: 1 },
+            Collective::Reduce { root: 1 },
+        ] {
+            let forest = Arc::new(pack_forest(&graph, collective.root(), 32).expect("trees"));
+            let ranks_per_node = if ranks == per_node { 0 } else { per_node };
+            let limits = Limits {
+                store_blocks: 32,
+                stores: true,
+                ranks_per_node,
+                ..Limits::new(4, 1 << 20, 4)
+            };
+            for (reduce_op, in_place) in
+                [(ReduceOp::Sum, false), (ReduceOp::Sum, true), (ReduceOp::Max, false)]
+            {
+                let plain = request(collective, ranks, 200_000);
+                let request = CollectiveRequest { reduce_op, in_place, ..plain };
+                let choice = select_packed(&request, &limits, &forest).expect("a plan");
+                let proof = verify(build(&choice), &request.promise());
+                assert!(proof.is_ok(), "{request:?}: {}", proof.err().expect("an error"));
+                proved += 1;
+            }
+        }
+    }
+    assert_eq!(proved, 45);
 }
 
 /// On the mesh of V100s a ring in the order of ranks crosses PCIe, at 13.14 GB/s in the profile.
