@@ -154,6 +154,7 @@ impl Running {
             kernel,
             grid: [blocks, 1, 1],
             block: [threads, 1, 1],
+            cluster: None,
             dynamic_shared_bytes: 0,
             params,
             grid_id: 1,

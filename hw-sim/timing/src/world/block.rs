@@ -280,7 +280,6 @@ impl World<'_> {
                 // What is read comes after a round trip, over the lane that leads here.
                 reached.is_loaded = true;
                 reached.trip = reached.trip.max(self.latency(port().lane).times(2));
-                return;
             }
         } else if op.flags & INTO_SLOT != 0 && port().sends && self.stores_on(port().lane) {
             // The pass writes the peer's slot itself; the put behind it has only its signal.
