@@ -26,9 +26,9 @@ struct TwoTypes {
 // Values of the tallest patch.
 constexpr u32 HEIGHT_MAX = 8;
 
-// A thread's values of a tile: `height` of them, below one another, so that one element of the right
-// factor serves all. Neighbours have neighbouring columns: they load neighbouring elements of the
-// right factor, and the same ones of the left.
+// A thread's values of a tile: `height` of them, below one another, so that one element of the
+// right factor serves all. Neighbours have neighbouring columns: they load neighbouring elements of
+// the right factor, and the same ones of the left.
 class Patch {
 public:
     // Those of a tile.

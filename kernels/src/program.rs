@@ -212,8 +212,8 @@ pub struct ProgramTask {
     /// Bits of an f32, as the kind says.
     pub value: u32,
     /// The [`TaskElement`] of operand n, in the [`TASK_ELEMENT_BITS`] bits from bit 4 n on. Bit
-    /// [`BATCH_OPERANDS_SHIFT`] + n: the operand lies in a batch, and its address is the offset there,
-    /// with the number of the batch above [`BATCH_NUMBER_SHIFT`] bits.
+    /// [`BATCH_OPERANDS_SHIFT`] + n: the operand lies in a batch, and its address is the offset
+    /// there, with the number of the batch above [`BATCH_NUMBER_SHIFT`] bits.
     pub elements: u32,
 }
 

@@ -22,8 +22,8 @@
 //!   [`Communicator`](crate::Communicator) calls are, over stores, proxy or device engine: blocks
 //!   of their own run them with the executor's code.
 //! * With [`Driven::Launches`] the same tasks are ordinary launches, operator by operator, and the
-//!   collectives ordinary calls: the reference, with the same bits. With [`Driven::Graphs`] they are
-//!   captured once, and each iteration is a graph of the driver.
+//!   collectives ordinary calls: the reference, with the same bits. With [`Driven::Graphs`] they
+//!   are captured once, and each iteration is a graph of the driver.
 //!
 //! The device's side is `kernels/cuda/program.cuh`, with a file for each kind of task.
 //!
@@ -95,10 +95,11 @@
 //!
 //! # What is planned
 //!
-//! Without tensor cores a thread computes up to eight values of a matrix product, from global memory:
-//! tiles in shared memory are *planned*, as are tensor cores for bf16, a backward pass of attention
-//! in one task (products and the softmax's make it), and zero copy of collectives from the program's
-//! memory. Times of [`explain`] are nominal, and those of messages know nothing of the other rank.
+//! Without tensor cores a thread computes up to eight values of a matrix product, from global
+//! memory: tiles in shared memory are *planned*, as are tensor cores for bf16, a backward pass of
+//! attention in one task (products and the softmax's make it), and zero copy of collectives from
+//! the program's memory. Times of [`explain`] are nominal, and those of messages know nothing of
+//! the other rank.
 
 mod cost;
 mod encode;

@@ -8,7 +8,7 @@
 
 use crate::description::GpuModel;
 use crate::error::{Error, Result};
-use crate::gpu::Footprint;
+use crate::footprint::Footprint;
 use hwsim_ptx::Kernel;
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! A launched kernel: which of its blocks have started, and what is left.
 
 use crate::client::{Client, Origin};
-use crate::gpu::{Footprint, Occupancy, Room};
+use crate::footprint::Footprint;
+use crate::gpu::{Occupancy, Room};
 use crate::memory::View;
 use crate::vigil::Vigil;
 use hwsim_ptx::{Block, Launch};

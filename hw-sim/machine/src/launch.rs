@@ -3,7 +3,8 @@
 use crate::clusters;
 use crate::command::Command;
 use crate::error::{Error, Result};
-use crate::gpu::{self, Footprint};
+use crate::footprint::Footprint;
+use crate::gpu;
 use crate::graph::{KernelLaunch, KernelOrigin, Shape, Work};
 use crate::module::Function;
 use crate::stream::Stream;

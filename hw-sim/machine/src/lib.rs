@@ -34,6 +34,7 @@ pub mod error;
 pub mod event;
 pub mod fabric;
 pub mod fault;
+pub mod footprint;
 pub mod gpu;
 pub mod graph;
 mod kernel;

@@ -6,7 +6,7 @@ use crate::command::Place;
 use crate::copy;
 use crate::description::GpuModel;
 use crate::error::Result;
-use crate::gpu::Footprint;
+use crate::footprint::Footprint;
 use crate::kernel::KernelRun;
 use crate::memory::{GlobalMemory, View};
 use hwsim_ptx::{Kernel, Launch};

@@ -1,7 +1,8 @@
 //! Numbers that programs ask for: device attributes, limits.
 
 use hwsim_machine::description::{Gpu, GpuModel};
-use hwsim_machine::gpu::{BLOCK_EXTENT_MAX, BLOCK_THREADS_MAX, GRID_EXTENT_MAX, WARP_THREADS};
+use hwsim_machine::footprint::WARP_THREADS;
+use hwsim_machine::gpu::{BLOCK_EXTENT_MAX, BLOCK_THREADS_MAX, GRID_EXTENT_MAX};
 
 /// Values of `CUlimit`: stack, printf buffer, heap, launch depth, pending launches, L2 fetch
 /// granularity, persisting L2. Those of a fresh context.

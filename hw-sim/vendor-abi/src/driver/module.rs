@@ -6,7 +6,7 @@ use super::handles::Handle;
 use super::image::Image;
 use super::logs::LogBuffers;
 use super::{gate, state};
-use hwsim_machine::gpu::registers_per_thread;
+use hwsim_machine::footprint::registers_per_thread;
 use hwsim_machine::{Function, Module};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
