@@ -121,9 +121,7 @@ impl StreamBridge {
 
     /// Has all that was enqueued ended?
     pub fn is_idle(&self) -> bool {
-        // SAFETY: the stream is this bridge's own.
-        let ended = self.bind().map(|_| unsafe { sys::cuStreamQuery(self.stream.cu_stream()) });
-        matches!(ended, Ok(sys::CUresult::CUDA_SUCCESS))
+        super::is_idle(&self.stream)
     }
 
     /// Waits until all that was enqueued has ended.

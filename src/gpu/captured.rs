@@ -3,7 +3,7 @@
 use super::Current;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaGraph, CudaStream};
+use cudarc::driver::{CudaGraph, CudaStream, DriverError};
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ impl Captured {
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         captured?;
         let graph = graph.map_err(Error::from_driver("cuStreamEndCapture"))?;
-        let invalid = || sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        let graph = graph.ok_or_else(|| cudarc::driver::DriverError(invalid()));
-        graph.map(Self).map_err(Error::from_driver("cuStreamEndCapture"))
+        // No graph: the capture came to nothing.
+        let invalid = DriverError(sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        graph.map(Self).ok_or_else(|| Error::from_driver("cuStreamEndCapture")(invalid))
     }
 
     /// Launches them all, in the order of the stream.

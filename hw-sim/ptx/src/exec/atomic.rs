@@ -236,10 +236,8 @@ impl Warp {
         let (memory, fault) = match space {
             Space::Shared => (context.block.bytes.as_mut_slice(), FaultKind::SharedOutOfBounds),
             Space::Cluster => {
-                let Some(word) = context.block.in_cluster(start as u64, bytes) else {
-                    return Err(context.block.outside_cluster(lane, address, bytes));
-                };
-                return Ok(modify(atomic, word, operand, compare));
+                let change = |word: &mut [u8]| modify(atomic, word, operand, compare);
+                return context.block.within_cluster((lane, address), bytes, change);
             }
             Space::Local => {
                 let local_bytes = context.program.local_bytes as usize;

@@ -128,7 +128,7 @@ impl BlockMemory {
 
     /// The bytes that an offset in the cluster's shared memory leads to. None where there is no
     /// such block, its threads have ended, or it has no such bytes.
-    pub(super) fn in_cluster(&mut self, offset: u64, length: usize) -> Option<&mut [u8]> {
+    fn in_cluster(&mut self, offset: u64, length: usize) -> Option<&mut [u8]> {
         let start = usize::try_from(offset & OFFSET).ok()?;
         let bytes = match (rank_in(offset), &mut self.cluster) {
             (None, _) => &mut self.bytes,
@@ -143,8 +143,21 @@ impl BlockMemory {
         bytes.get_mut(start..start.checked_add(length)?)
     }
 
+    /// Uses the bytes of a lane's address in the cluster's shared memory, if they are there.
+    pub(super) fn within_cluster<R>(
+        &mut self,
+        (lane, address): (usize, u64),
+        length: usize,
+        use_them: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Box<Trouble>> {
+        match self.in_cluster(address & windows::OFFSET, length) {
+            Some(found) => Ok(use_them(found)),
+            None => Err(self.outside_cluster(lane, address, length)),
+        }
+    }
+
     /// Why there are no such bytes.
-    pub(super) fn outside_cluster(&self, lane: usize, address: u64, length: usize) -> Box<Trouble> {
+    fn outside_cluster(&self, lane: usize, address: u64, length: usize) -> Box<Trouble> {
         let trouble = Trouble::at(FaultKind::SharedOutOfBounds, lane, address, length);
         let Some(rank) = rank_in(address & windows::OFFSET) else { return trouble };
         let own = self.rank() as u64;

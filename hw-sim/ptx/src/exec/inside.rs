@@ -94,11 +94,8 @@ impl Warp {
                         place(&mut context.block.bytes, offset, width, fault, lane, address)?
                     }
                     Space::Cluster => {
-                        if let Some(found) = context.block.in_cluster(offset, width) {
-                            into.copy_from_slice(found);
-                            return Ok(());
-                        }
-                        return Err(context.block.outside_cluster(lane, address, width));
+                        let read = |found: &mut [u8]| into.copy_from_slice(found);
+                        return context.block.within_cluster((lane, address), width, read);
                     }
                     Space::Local => {
                         let own = &mut self.local[lane * local_bytes..(lane + 1) * local_bytes];
@@ -158,11 +155,9 @@ impl Warp {
                         (context.block.bytes.as_mut_slice(), FaultKind::SharedOutOfBounds)
                     }
                     Space::Cluster => {
-                        if let Some(found) = context.block.in_cluster(offset, width) {
-                            found.copy_from_slice(&scratch[lane * width..(lane + 1) * width]);
-                            return Ok(());
-                        }
-                        return Err(context.block.outside_cluster(lane, address, width));
+                        let from = &scratch[lane * width..(lane + 1) * width];
+                        let write = |found: &mut [u8]| found.copy_from_slice(from);
+                        return context.block.within_cluster((lane, address), width, write);
                     }
                     Space::Local => {
                         let own = &mut self.local[lane * local_bytes..(lane + 1) * local_bytes];

@@ -78,13 +78,10 @@ impl Warp {
         let (owned, fault): (&[u8], _) = match place.owner() {
             Space::Shared => (&context.block.bytes, FaultKind::SharedOutOfBounds),
             Space::Cluster => {
-                let offset = place.address & windows::OFFSET;
-                if let Some(found) = context.block.in_cluster(offset, bytes.len()) {
-                    bytes.copy_from_slice(found);
-                    return Ok(());
-                }
-                let (lane, address) = (place.lane, place.address);
-                return Err(context.block.outside_cluster(lane, address, bytes.len()));
+                let at = (place.lane, place.address);
+                let length = bytes.len();
+                let read = |found: &mut [u8]| bytes.copy_from_slice(found);
+                return context.block.within_cluster(at, length, read);
             }
             Space::Local => {
                 let own = self.local.len() / LANES;
@@ -115,13 +112,9 @@ impl Warp {
         let (owned, fault): (&mut [u8], _) = match place.owner() {
             Space::Shared => (&mut context.block.bytes, FaultKind::SharedOutOfBounds),
             Space::Cluster => {
-                let offset = place.address & windows::OFFSET;
-                if let Some(found) = context.block.in_cluster(offset, bytes.len()) {
-                    found.copy_from_slice(bytes);
-                    return Ok(());
-                }
-                let (lane, address) = (place.lane, place.address);
-                return Err(context.block.outside_cluster(lane, address, bytes.len()));
+                let at = (place.lane, place.address);
+                let write = |found: &mut [u8]| found.copy_from_slice(bytes);
+                return context.block.within_cluster(at, bytes.len(), write);
             }
             Space::Local => {
                 let own = self.local.len() / LANES;
