@@ -106,6 +106,11 @@ impl Warp {
         let (memory, cursor) = (context.memory, &mut *context.cursor);
         let address = |span: &Span| places[span.sum].0.wrapping_add(span.offset);
         let word = sweep.word_bytes;
+        // A processor's own prefetcher does not see that far: other warps' rows lie between.
+        for span in sweep.loads.iter().chain(&sweep.stores) {
+            let next = address(span).wrapping_add(places[span.sum].1);
+            memory.expect(next, span.rows * size_of::<Row>());
+        }
         for span in &sweep.loads {
             let bytes = self.registers.rows_mut(cargo + span.row, span.rows);
             if memory.read(cursor, address(span), word, WEAK, bytes).is_err() {
