@@ -39,6 +39,7 @@ pub mod gpu;
 pub mod graph;
 mod kernel;
 pub mod launch;
+mod looking;
 pub mod machine;
 pub mod manager;
 pub mod memory;

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::error::{Error, Result};
+use crate::looking::look_for;
 use crate::memory::{IpcHandle, SharedWords};
 use crate::wait_value::{Condition, WaitValue};
 use std::sync::atomic::Ordering;
@@ -112,8 +113,11 @@ impl Records {
             }
             return;
         }
+        let number = self.latest();
+        if look_for(|| self.has_reached(number)) {
+            return;
+        }
         let mut state = self.state.lock().unwrap();
-        let number = state.recorded;
         while state.completed < number {
             state = self.done.wait(state).unwrap();
         }

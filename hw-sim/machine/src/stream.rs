@@ -12,6 +12,7 @@ use crate::driver::capture::Captured;
 use crate::driver::connection::{Connections, HardwareQueue};
 use crate::error::Sticky;
 use crate::graph::Work;
+use crate::looking::look_for;
 use crate::perform::perform;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -329,7 +330,7 @@ impl Stream {
     /// Blocks until all that was submitted before this call is done.
     pub fn wait_idle(&self) {
         let target = self.submitted.load(Ordering::Acquire);
-        if self.completed.load(Ordering::Acquire) >= target {
+        if look_for(|| self.completed.load(Ordering::Acquire) >= target) {
             return;
         }
         self.lock().sleepers += 1;
