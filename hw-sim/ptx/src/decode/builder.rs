@@ -9,7 +9,7 @@ use super::function::FunctionDecoder;
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::matrix::Layout;
 use super::{DecodeError, text};
-use super::{fuse, sweep};
+use super::{fuse, order, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
 use crate::exec::matrix::element::Places;
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
@@ -289,6 +289,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         cargo_rows = cargo_rows.max(fuse::fuse(&mut code, &runs));
         cargo_rows = cargo_rows.max(sweep::place(&mut code, sweeps));
         program.code.extend(code.into_iter().map(|instruction| moved(instruction, entry)));
+        let places = order::places(&decoder.records);
+        program.places.extend(places.into_iter().map(|place| place + entry));
         let span = Arc::new(RegisterSpan {
             registers: sketch
                 .allocation
@@ -309,6 +311,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         program.follow = sketch.front.append(&mut program.code);
         program.followed = sketch.front.spared();
     }
+    program.places.extend(program.places.len() as u32..program.code.len() as u32);
+    program.seams = order::seams(&program.places);
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
     program.cargo = shared.next_row;

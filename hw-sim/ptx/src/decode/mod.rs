@@ -15,6 +15,7 @@ mod layout;
 mod matrix;
 mod mbarrier;
 mod moves;
+mod order;
 pub mod select;
 mod special;
 pub mod supported;

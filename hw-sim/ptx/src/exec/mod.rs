@@ -21,6 +21,7 @@ pub mod copy_async;
 pub mod fault;
 pub mod float;
 mod format;
+mod fragments;
 pub mod half;
 pub mod inside;
 pub mod integer;

@@ -500,6 +500,10 @@ pub enum Constant {
 pub struct Program {
     /// All code; the kernel starts at 0.
     pub code: Vec<Instruction>,
+    /// The place of each instruction in the order in which parts of a warp run.
+    pub places: Vec<u32>,
+    /// For each instruction, the next one behind it that does not follow it in that order.
+    pub seams: Vec<u32>,
     /// Entry of each function of the module that is in here, by the function's number.
     pub entries: Vec<Option<u32>>,
     /// Constant registers: slot, width in bytes, value.

@@ -6,6 +6,7 @@
 //! of their own warp.
 
 use super::fault::{FaultKind, Trouble};
+use super::fragments::{Bounds, place};
 use super::program::{Instruction, Op, Program};
 use super::registers::{FULL, LANES, Registers, mix, predicate};
 use super::shared::BlockMemory;
@@ -146,7 +147,7 @@ impl Warp {
             if self.live == 0 {
                 return Ok(Pause::Done);
             }
-            let Some(index) = self.pick() else {
+            let Some(index) = self.pick::<M>(context.program) else {
                 if self.wake(context, |state| state == State::Yielded) {
                     continue;
                 }
@@ -154,7 +155,7 @@ impl Warp {
                     return Ok(Pause::Nap);
                 }
                 if self.fragments.iter().all(|f| f.state == State::Blocked) {
-                    self.force();
+                    self.force::<M>(context.program);
                     continue;
                 }
                 return Ok(Pause::Barrier);
@@ -172,111 +173,6 @@ impl Warp {
                 self.merge();
             }
         }
-    }
-
-    /// Makes fragments ready whose time has come. Says whether any became so.
-    fn wake<M: Memory, C: Clock>(
-        &mut self,
-        context: &mut Context<'_, M, C>,
-        which: impl Fn(State) -> bool,
-    ) -> bool {
-        let mut any = false;
-        for index in 0..self.fragments.len() {
-            let fragment = self.fragments[index];
-            let past = match fragment.state {
-                State::Barrier { id, generation } => context.block.barrier_result(id, generation),
-                _ => None,
-            };
-            if let Some(result) = past {
-                self.left(context.memory, fragment);
-                self.leave_barrier(context.program, index, result);
-                any = true;
-            } else if which(fragment.state) {
-                self.fragments[index].state = State::Ready;
-                any = true;
-            }
-        }
-        if any && self.fragments.len() > 1 {
-            self.merge();
-        }
-        any
-    }
-
-    /// The ready fragment that runs next: deepest call first, then earliest in the code.
-    fn pick(&self) -> Option<usize> {
-        if let [only] = self.fragments.as_slice() {
-            return (only.state == State::Ready).then_some(0);
-        }
-        let ready = self.fragments.iter().enumerate().filter(|(_, f)| f.state == State::Ready);
-        ready.min_by_key(|(_, f)| (u32::MAX - f.depth, f.pc)).map(|(index, _)| index)
-    }
-
-    /// Nobody can join those who wait for lanes of their warp: lets the earliest go on with the
-    /// lanes that are there. At a barrier this is the program's mistake.
-    fn force(&mut self) {
-        let first = self.fragments.iter_mut().min_by_key(|fragment| fragment.pc);
-        if let Some(fragment) = first {
-            fragment.state = State::Ready;
-            self.forced = true;
-        }
-    }
-
-    /// Joins fragments that stand at the same instruction.
-    fn merge(&mut self) {
-        let mut index = 0;
-        while index < self.fragments.len() {
-            let mut other = index + 1;
-            while other < self.fragments.len() {
-                let (a, b) = (self.fragments[index], self.fragments[other]);
-                let barrier = |state| matches!(state, State::Barrier { .. });
-                let alike = a.state == b.state || !(barrier(a.state) || barrier(b.state));
-                if a.pc == b.pc && a.depth == b.depth && alike {
-                    // Whoever waited for lanes to join may look again.
-                    if a.state != b.state || a.state == State::Blocked {
-                        self.fragments[index].state = State::Ready;
-                    }
-                    self.fragments[index].mask |= b.mask;
-                    self.fragments[index].spent = a.spent.max(b.spent);
-                    self.fragments.swap_remove(other);
-                } else {
-                    other += 1;
-                }
-            }
-            index += 1;
-        }
-    }
-
-    /// Where a fragment that goes on at `from` must stop for another one's sake.
-    fn stop_for(&self, index: usize, from: u32) -> u32 {
-        let others = self.fragments.iter().enumerate().filter(|(other, _)| *other != index);
-        others.map(|(_, f)| f.pc).filter(|&pc| pc >= from).min().unwrap_or(u32::MAX)
-    }
-
-    /// Parts the lanes `away`, who go on at `pc`, from a fragment, whose others go on behind it.
-    pub(super) fn split(&mut self, index: usize, away: u32, away_pc: u32, rest_pc: u32) {
-        let fragment = &mut self.fragments[index];
-        let rest = fragment.mask & !away;
-        let moved = Fragment { pc: away_pc, mask: away, state: State::Ready, ..*fragment };
-        fragment.mask = rest;
-        fragment.pc = rest_pc;
-        self.fragments.push(moved);
-        self.fragments.retain(|fragment| fragment.mask != 0);
-    }
-
-    /// Ends lanes. The fragment's others go on behind the instruction.
-    pub(super) fn exit(&mut self, block: &mut BlockMemory, index: usize, lanes: u32) -> Flow {
-        self.live &= !lanes;
-        block.threads_ended(lanes.count_ones());
-        let fragment = &mut self.fragments[index];
-        fragment.mask &= !lanes;
-        fragment.pc += 1;
-        self.fragments.retain(|fragment| fragment.mask != 0);
-        for fragment in &mut self.fragments {
-            if fragment.state == State::Blocked {
-                fragment.state = State::Ready;
-            }
-        }
-        Flow::Schedule
     }
 
     /// The instruction that begins a sweep or a transit, where those cannot be done.
@@ -307,16 +203,25 @@ impl Warp {
     ) -> Result<Step, (Box<Trouble>, u32)> {
         let Fragment { mut pc, mask, spent, .. } = self.fragments[index];
         let alone = self.fragments.len() == 1;
-        let mut stop = if alone { u32::MAX } else { self.stop_for(index, pc + 1) };
         let live = self.live;
         let program = context.program;
+        let mut bounds = match alone {
+            true => Bounds { meets: u32::MAX, stop: u32::MAX },
+            false => self.bounds::<M>(program, index, pc, 1),
+        };
         let code = program.code.as_slice();
         let slice = if alone { u64::MAX } else { SLICE.saturating_sub(spent).max(1) };
         let limit = slice.min(*budget);
         let mut left = limit;
         let step = loop {
-            if pc >= stop {
-                break Step::Schedule;
+            if pc >= bounds.stop {
+                if M::BY_THREAD || place::<M>(program, pc) >= bounds.meets {
+                    break Step::Schedule;
+                }
+                bounds = self.bounds::<M>(program, index, pc, 0);
+                if bounds.stop == pc {
+                    break Step::Schedule;
+                }
             }
             if left == 0 {
                 let yields = limit == slice;
@@ -338,7 +243,7 @@ impl Warp {
                     while let Some(Instruction { op: Op::Alu(run, args), guard, .. }) =
                         code.get(pc as usize)
                         && *guard == predicate::TRUE
-                        && pc < stop
+                        && pc < bounds.stop
                         && left > 0
                     {
                         run(&mut self.registers, args, lanes);
@@ -354,9 +259,12 @@ impl Warp {
                             self.watch.step_aside();
                             break Step::Become(State::Napped);
                         }
-                        if !alone {
-                            stop = self.stop_for(index, pc);
+                        if M::BY_THREAD && !alone {
+                            bounds = self.bounds::<M>(program, index, pc, 0);
                         }
+                    }
+                    if !M::BY_THREAD && !alone {
+                        bounds.stop = pc;
                     }
                 }
                 _ if active == 0 => pc += 1,
@@ -370,7 +278,8 @@ impl Warp {
                 }
                 Op::Transit(transit) => {
                     let count = transit.length;
-                    let whole = pc + count <= stop && left >= u64::from(count) && !M::BY_THREAD;
+                    let whole =
+                        pc + count <= bounds.stop && left >= u64::from(count) && !M::BY_THREAD;
                     if whole && active == FULL && self.carry(context, transit) {
                         pc += count;
                         left -= u64::from(count) - 1;
@@ -414,7 +323,12 @@ impl Warp {
                         .map_err(|trouble| (trouble, pc))?;
                     match flow {
                         Flow::Next => pc += 1,
-                        Flow::Jump(target) => pc = target,
+                        Flow::Jump(target) => {
+                            pc = target;
+                            if !M::BY_THREAD && !alone {
+                                bounds.stop = pc;
+                            }
+                        }
                         Flow::Schedule => {
                             *budget -= limit - left;
                             return Ok(Step::Schedule);
