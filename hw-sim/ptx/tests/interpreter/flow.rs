@@ -22,6 +22,25 @@ fn lanes_diverge_and_reconverge() {
     assert_eq!(bench.get::<u32>(128, 32), [u32::MAX; 32], "the lanes did not meet");
 }
 
+/// The loop's end stands in front of its head, and half of the lanes go there early; what is rare
+/// stands behind the loop. If this fails, they run ahead of the others, turn after turn.
+#[test]
+fn lanes_meet_in_each_turn_wherever_the_loop_stands() {
+    let bench = Bench::of_body(
+        "mov.u32 %r1, 0; and.b32 %r2, %t, 1; setp.eq.u32 %p1, %r2, 0; bra.uni HEAD;\n\
+         NEXT:\nadd.u32 %r1, %r1, 1; setp.eq.u32 %p2, %r1, 8; @%p2 bra END;\n\
+         HEAD:\nactivemask.b32 %r3; st.global.u32 [%a4], %r3; setp.ne.u32 %p2, %r3, 0xffffffff;\n\
+         @%p2 bra APART;\n@%p1 bra NEXT;\n\
+         mul.lo.u32 %r4, %t, 3; setp.eq.u32 %p2, %t, 5; @%p2 bra RARE;\n\
+         BACK:\nadd.u32 %r4, %r4, 1; bra.uni NEXT;\n\
+         RARE:\nadd.u32 %r4, %r4, 7; bra.uni BACK;\n\
+         APART:\nst.global.u32 [%a4+128], 1; bra.uni NEXT;\nEND:\n",
+    );
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    assert_eq!(bench.get::<u32>(0, 32), [u32::MAX; 32], "the last turn");
+    assert_eq!(bench.get::<u32>(128, 32), [0; 32], "a turn without all lanes");
+}
+
 /// The guard is the second register that the kernel names, and lane 0 falls through it each turn.
 /// If this fails, what is alive behind such a branch loses its place to `%r5`.
 #[test]
