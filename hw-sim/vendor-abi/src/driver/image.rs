@@ -10,6 +10,7 @@ use super::linked::{self, LINKED_HEADER, LINKED_MAGIC, image_bytes};
 use super::{refusal, requirement};
 use hwsim_machine::description::GpuModel;
 use hwsim_machine::module::Code;
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
@@ -54,7 +55,7 @@ impl Image {
                 // SAFETY: an image that is not binary is PTX, which ends with NUL, by the API's
                 // contract.
                 let text = unsafe { CStr::from_ptr(address.address() as *const c_char) };
-                Ok(Self::Text(parse(&text.to_string_lossy())?))
+                Ok(Self::Text(parse(&text_of(text.to_bytes()))?))
             }
         }
     }
@@ -91,7 +92,7 @@ impl Image {
             ),
             _ => {
                 let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-                Ok(Self::Text(parse(&String::from_utf8_lossy(&bytes[..end]))?))
+                Ok(Self::Text(parse(&text_of(&bytes[..end]))?))
             }
         }
     }
@@ -186,4 +187,9 @@ fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
     );
     refusal::say(&words);
     refuse(NO_BINARY_FOR_GPU, words)
+}
+
+/// The bytes as text. Whether all of a large one is text is known sooner than where it is not.
+fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }

@@ -9,9 +9,12 @@ use hwsim_machine::description::GpuModel;
 
 /// What follows a directive at the beginning of a line, in each place where it stands.
 fn directives<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = &'t str> {
-    text.lines().filter_map(move |line| {
-        let value = line.trim_start().strip_prefix(name)?;
-        value.starts_with([' ', '\t']).then(|| value.trim())
+    // By name first: most of a text is other lines.
+    text.match_indices(name).filter_map(move |(at, _)| {
+        let mut before = text[..at].bytes().rev().take_while(|&byte| byte != b'\n');
+        let value = text[at + name.len()..].lines().next()?;
+        let is_first = before.all(|byte| byte.is_ascii_whitespace());
+        (is_first && value.starts_with([' ', '\t'])).then(|| value.trim())
     })
 }
 
