@@ -77,12 +77,14 @@ mod model;
 mod optimizer;
 mod server;
 mod shard;
+mod stale;
+mod store;
 mod votes;
 mod watch;
 mod words;
 
 pub use client::{Client, Role};
-pub use job::Job;
+pub use job::{Job, Memory};
 pub use model::{Model, ModelError, Tensor};
 pub use optimizer::Optimizer;
 pub use server::{Served, Server};

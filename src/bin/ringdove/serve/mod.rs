@@ -77,6 +77,7 @@ pub fn job(arguments: &JobArguments, members: usize) -> Result<Job, String> {
         staleness: arguments.staleness,
         credits: arguments.credits,
         versions: arguments.versions,
+        memory: arguments.memory(),
         ..Job::new(model_of(&arguments.model)?, servers, workers)
     })
 }
