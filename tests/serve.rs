@@ -227,8 +227,12 @@ fn every_gradient_of_every_worker_is_counted_once() {
         let job = Job { staleness: Some(2), ..job(2, 3) };
         if launch().rank < 2 {
             let served = serve(job, |_| false);
-            let expected =
-                Served { led: 3 * STEPS, followed: served.followed, ..Served::default() };
+            let expected = Served {
+                led: 3 * STEPS,
+                passes: served.passes,
+                followed: served.followed,
+                ..Served::default()
+            };
             assert_eq!(served, expected);
             return;
         }

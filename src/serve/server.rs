@@ -41,6 +41,8 @@ pub struct Server {
 pub struct Served {
     /// Versions that it has made as a primary.
     pub led: u64,
+    /// Passes over shards that made them: gradients that wait are applied together.
+    pub passes: u64,
     /// Versions that primaries have copied here.
     pub followed: u64,
     /// Shards that it took over.
@@ -76,6 +78,9 @@ struct Led {
     applied_bytes: u64,
     counted: u64,
     held_since: Option<Instant>,
+    /// How long the last pass took, and since when gradients wait for more to share the next one.
+    pass_time: Duration,
+    gathering: Option<Instant>,
     /// Whose write is looked at first.
     turn: usize,
 }
@@ -127,6 +132,8 @@ impl Server {
                 applied_bytes: 0,
                 counted: 0,
                 held_since: None,
+                pass_time: Duration::ZERO,
+                gathering: None,
                 turn: 0,
             });
         }
@@ -340,9 +347,10 @@ impl Server {
             return self.finish(index);
         }
         let writes = self.choose(index)?;
-        if writes.is_empty() || self.waits_for_readers(index)? {
+        if writes.is_empty() || self.gathers(index, &writes) || self.waits_for_readers(index)? {
             return Ok(false);
         }
+        let start = Instant::now();
         let led = &mut self.shards[index];
         let changed = led.shard.make(&writes)?;
         if let Some(replica) = &mut led.replica {
@@ -351,7 +359,28 @@ impl Server {
         let bytes = writes.iter().fold(0, |sum: u64, write| sum.wrapping_add(write.bytes()));
         led.applied_bytes = led.applied_bytes.wrapping_add(bytes);
         self.served.led += writes.len() as u64;
-        self.finish(index)
+        self.served.passes += 1;
+        let is_finished = self.finish(index);
+        self.shards[index].pass_time = start.elapsed();
+        is_finished
+    }
+
+    /// Do gradients wait for those of other workers? A pass costs as much for one as for many, but
+    /// for reading them: the first one waits for half of the last pass, or until each worker's is
+    /// there.
+    fn gathers(&mut self, index: usize, writes: &[Write]) -> bool {
+        let (job, view) = (&self.fabric.terms.job, &self.fabric.view);
+        let workers = (1u64 << job.members()) - (1 << job.servers);
+        let passive = view.left() | view.silent() | view.observers();
+        let enough = (workers & !passive).count_ones() as usize;
+        let led = &mut self.shards[index];
+        let is_gradient = writes[0].kind == Ok(Kind::Gradient);
+        let since = *led.gathering.get_or_insert_with(Instant::now);
+        if is_gradient && writes.len() < enough && since.elapsed() < led.pass_time / 2 {
+            return true;
+        }
+        led.gathering = None;
+        false
     }
 
     fn begin_to_lead(&mut self, index: usize) -> Result<()> {

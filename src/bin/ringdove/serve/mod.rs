@@ -28,10 +28,11 @@ fn member(arguments: &Arguments) -> Result<(), String> {
         let mut server = Server::join(job, &launch, &settings).map_err(text)?;
         let served = server.run().map_err(text)?;
         return super::say(&format!(
-            "server {}: {} versions led, {} followed, {} shards taken over, {} copied, {} handed \
+            "server {}: {} versions led in {} passes, {} followed, {} shards taken over, {} copied, {} handed \
              over, {} received, {} workers lost\n",
             launch.rank,
             served.led,
+            served.passes,
             served.followed,
             served.taken_over,
             served.copied,
