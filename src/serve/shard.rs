@@ -279,7 +279,8 @@ impl Shard {
         let gradients: Vec<_> = writes.iter().map(slot).collect();
         let (from, to) = (room.parameters(from), room.parameters(to));
         let mut next = 0;
-        for range in self.floats.iter().cloned().chain([room.bytes..room.bytes]) {
+        let end = room.bytes..room.bytes;
+        for range in self.floats.iter().cloned().chain(std::iter::once(end)) {
             if range.start > next {
                 self.store.copy(from + next, to + next, range.start - next)?;
             }

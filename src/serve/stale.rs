@@ -49,7 +49,10 @@ impl Stale {
 
     /// What to copy, of a buffer of so many bytes. The parts begin and end at words.
     pub(super) fn pieces(&self, buffer_bytes: u64) -> Vec<Range<u64>> {
-        if self.all { vec![0..buffer_bytes] } else { self.ranges.clone() }
+        match self.all {
+            true => std::iter::once(0..buffer_bytes).collect(),
+            false => self.ranges.clone(),
+        }
     }
 }
 
