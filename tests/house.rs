@@ -85,7 +85,8 @@ const MODULES: [(&str, &[&str]); 21] = [
     ("graph", &["error", "gpu", "communicator", "window"]),
     // Servers and workers are no ranks of a communicator, which ends with any of them: they have
     // connections of their own.
-    ("serve", &["id", "error", "settings", "shared", "bootstrap", "transport"]),
+    // Parameters are in memory of GPUs, too.
+    ("serve", &["id", "error", "settings", "shared", "gpu", "bootstrap", "transport"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];

@@ -50,10 +50,10 @@ pub struct Job {
     /// Gradients of one worker that may be on their way to a shard: slots of its own.
     pub credits: usize,
     /// Versions of a shard that a server keeps, 2 or more: a read lasts as long as so many less one
-    /// are made.
+    /// passes are made.
     pub versions: usize,
-    /// Where servers keep parameters. Members do not compare it: each server has its own choice, and
-    /// workers need none.
+    /// Where servers keep parameters. Members do not compare it: each server has its own choice,
+    /// and workers need none.
     pub memory: Memory,
     /// How long a member may stand still before the others give it up. One that has died is
     /// noticed earlier: its adapter does not answer.
@@ -68,9 +68,9 @@ pub(super) struct Terms {
 }
 
 impl Job {
-    /// A job with the usual choices: SGD, any staleness, two credits, two versions in memory of the host; as many shards
-    /// as servers, which compare their traffic each second; a member may stand still for five
-    /// seconds.
+    /// A job with the usual choices: SGD, any staleness, two credits, two versions in memory of the
+    /// host; as many shards as servers, which compare their traffic each second; a member may stand
+    /// still for five seconds.
     pub fn new(model: Model, servers: usize, workers: usize) -> Self {
         Self {
             model,

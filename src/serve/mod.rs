@@ -37,11 +37,11 @@
 //!   last word, its number. A server looks at nothing else before it sees that number.
 //! * **Nothing acknowledged is lost.** The primary writes what the replica lacks of the newest
 //!   version into a buffer there that the replica would not go on from, with the counts of what is
-//!   in it; reads a word of both back; writes the word `synced`, which names version and buffer, and
-//!   reads it back. Only then does it publish the version and acknowledge what is in it. So at each
-//!   moment the buffer that `synced` names is whole and holds all that was acknowledged, whatever
-//!   happens to the primary, and the replica has the same bits. What a worker reads is never lost
-//!   either.
+//!   in it; reads a word of both back; writes the word `synced`, which names version and buffer,
+//!   and reads it back. Only then does it publish the version and acknowledge what is in it. So at
+//!   each moment the buffer that `synced` names is whole and holds all that was acknowledged,
+//!   whatever happens to the primary, and the replica has the same bits. What a worker reads is
+//!   never lost either.
 //! * **Nothing is applied twice.** The counts of a version say which writes of each worker are in
 //!   it. A worker keeps what is not acknowledged, and sends it again to a server that leads in the
 //!   place of the one that it went to; a server takes the next number alone.

@@ -75,12 +75,13 @@ mod tests {
             prop_assert!(pieces.len() <= RANGES_MAX);
             for (index, piece) in pieces.iter().enumerate() {
                 prop_assert!(piece.start % 8 == 0 && piece.end % 8 == 0 && piece.end <= 1024);
-                let apart = |other: &Range<u64>| other.end <= piece.start || piece.end <= other.start;
-                prop_assert!(pieces[index + 1..].iter().all(apart));
+                let is_apart = |it: &Range<u64>| it.end <= piece.start || piece.end <= it.start;
+                prop_assert!(pieces[index + 1..].iter().all(is_apart));
             }
             for (start, length) in &added {
-                let holds = |piece: &&Range<u64>| piece.start <= *start && start + length <= piece.end;
-                prop_assert!(pieces.iter().any(|piece| holds(&piece)));
+                let end = start + length;
+                let holds = |piece: &Range<u64>| piece.start <= *start && end <= piece.end;
+                prop_assert!(pieces.iter().any(holds));
             }
             if added.len() <= RANGES_MAX {
                 let copied: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();

@@ -6,10 +6,9 @@ use super::job::Memory;
 use super::optimizer::{Optimizer, Weights};
 use super::words::CHUNK;
 use crate::error::Result;
-use crate::gpu::{DeviceMemory, GpuRange, Kernels, OwnStream, open_device};
+use crate::gpu::{DeviceMemory, GpuRange, Home, Kernels, OwnStream, open_device};
 use crate::shared::{DeviceRange, Region};
 use crate::transport::verbs::{Adapter, MemoryRegion, Piece, RemoteAccess};
-use cudarc::driver::CudaContext;
 use ringdove_kernels::optimizer::{OPTIMIZER_GRADIENTS, OptimizerCall};
 use ringdove_kernels::ptx;
 use std::ops::Range;
@@ -24,7 +23,7 @@ const BLOCKS_MAX: u64 = 1024;
 /// Where data of shards lies, of all rooms of a server.
 pub(super) enum Place {
     Host,
-    Gpu { context: Arc<CudaContext>, kernels: Arc<Kernels<OptimizerCall>> },
+    Gpu { home: Home, kernels: Arc<Kernels<OptimizerCall>> },
 }
 
 /// Data of a room, as a server uses it. Clones share the memory.
@@ -70,7 +69,7 @@ impl Place {
         }
         let context = open_device(ordinal)?;
         let kernels = Kernels::load(&context, ptx::OPTIMIZER, &[ptx::OPTIMIZER_ENTRY])?;
-        Ok(Self::Gpu { context, kernels: Arc::new(kernels) })
+        Ok(Self::Gpu { home: Home::from(&context), kernels: Arc::new(kernels) })
     }
 
     /// Zeros that workers and servers reach.
@@ -83,7 +82,8 @@ impl Place {
                 let Pinned { region, memory } = Pinned::new(adapter, bytes, RemoteAccess::Write)?;
                 Ok(Data { store: Store::Host(region), memory })
             }
-            Self::Gpu { context, kernels } => {
+            Self::Gpu { home, kernels } => {
+                let context = home.context();
                 let device = Arc::new(DeviceMemory::zeroed(context, bytes as usize)?);
                 let range: Arc<dyn DeviceRange> = Arc::new(GpuRange::of_memory(context, &device)?);
                 let memory = adapter.register_device(&range, RemoteAccess::Write)?;

@@ -45,7 +45,8 @@ pub struct Client {
     swapped: Vec<Option<(usize, usize)>>,
     /// Bytes of each shard that were read from each server.
     traffic: Vec<u64>,
-    /// For each shard: the server that what is not acknowledged was sent to; none where that failed.
+    /// For each shard: the server that what is not acknowledged was sent to; none where that has
+    /// failed.
     sent_to: Vec<Option<usize>>,
     role: Role,
 }

@@ -28,8 +28,8 @@ fn member(arguments: &Arguments) -> Result<(), String> {
         let mut server = Server::join(job, &launch, &settings).map_err(text)?;
         let served = server.run().map_err(text)?;
         return super::say(&format!(
-            "server {}: {} versions led in {} passes, {} followed, {} shards taken over, {} copied, {} handed \
-             over, {} received, {} workers lost\n",
+            "server {}: {} versions led in {} passes, {} followed, {} shards taken over, {} \
+             copied, {} handed over, {} received, {} workers lost\n",
             launch.rank,
             served.led,
             served.passes,
