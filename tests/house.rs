@@ -84,8 +84,8 @@ const MODULES: [(&str, &[&str]); 21] = [
     // Its runner makes transfers between windows.
     ("graph", &["error", "gpu", "communicator", "window"]),
     // Servers and workers are no ranks of a communicator, which ends with any of them: they have
-    // connections of their own.
-    ("serve", &["id", "error", "settings", "shared", "bootstrap", "transport"]),
+    // connections of their own. Parameters are in memory of GPUs, too.
+    ("serve", &["id", "error", "settings", "shared", "gpu", "bootstrap", "transport"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];

@@ -11,7 +11,7 @@ mod hardware;
 use hardware::{is_left_out, on_machine_env, on_machine_with};
 use nix::sys::signal::{Signal, raise};
 use ringdove::bootstrap::Launch;
-use ringdove::serve::{Client, Job, Model, Optimizer, Role, Served, Server, Tensor};
+use ringdove::serve::{Client, Job, Memory, Model, Optimizer, Role, Served, Server, Tensor};
 use ringdove::{DataType, Error, Settings};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -50,8 +50,15 @@ fn model() -> Model {
     Model::of("counted", tensors).unwrap()
 }
 
+/// Every other pair of seeds has parameters in memory of GPUs.
+fn memory() -> Memory {
+    let seed = std::env::var("RINGDOVE_TEST_SEED").map_or(0, |seed| seed.parse().unwrap());
+    if seed & 2 == 0 { Memory::Host } else { Memory::Gpu }
+}
+
 fn job(servers: usize, workers: usize) -> Job {
-    Job { optimizer: Optimizer::Sgd { rate: 1.0 }, ..Job::new(model(), servers, workers) }
+    let optimizer = Optimizer::Sgd { rate: 1.0 };
+    Job { optimizer, memory: memory(), ..Job::new(model(), servers, workers) }
 }
 
 /// Gradients of each worker in each shard, as the parameters count them. All parameters of a shard
@@ -220,8 +227,12 @@ fn every_gradient_of_every_worker_is_counted_once() {
         let job = Job { staleness: Some(2), ..job(2, 3) };
         if launch().rank < 2 {
             let served = serve(job, |_| false);
-            let expected =
-                Served { led: 3 * STEPS, followed: served.followed, ..Served::default() };
+            let expected = Served {
+                led: 3 * STEPS,
+                passes: served.passes,
+                followed: served.followed,
+                ..Served::default()
+            };
             assert_eq!(served, expected);
             return;
         }
@@ -306,7 +317,7 @@ fn job_that_moves() -> Job {
     let tensors = sizes.iter().map(|count| tensor(&format!("layer/{count}"), *count)).collect();
     let model = Model::of("counted", tensors).unwrap();
     let balance = Some(Duration::from_millis(200));
-    Job { shards: 4, balance, optimizer: Optimizer::Sgd { rate: 1.0 }, ..Job::new(model, 2, 3) }
+    Job { model, shards: 4, balance, ..job(2, 3) }
 }
 
 /// Reads the shards that server 0 leads, one more than the other, until one of the two has moved or

@@ -292,6 +292,26 @@ struct WindowCall {
     u32 signal;
 };
 
+// What the kernel that applies gradients is given.
+constexpr u32 OPTIMIZER_GRADIENTS = 16;
+constexpr u32 OPTIMIZER_SGD = 1;
+constexpr u32 OPTIMIZER_MOMENTUM = 2;
+constexpr u32 OPTIMIZER_ADAM = 3;
+struct OptimizerCall {
+    u64 from;
+    u64 to;
+    u64 state_bytes;
+    u64 count;
+    u64 gradients[OPTIMIZER_GRADIENTS];
+    float corrections[OPTIMIZER_GRADIENTS][2];
+    u32 kind;
+    u32 gradient_count;
+    float rate;
+    float first;
+    float second;
+    float epsilon;
+};
+
 // What is wrong with a plan, or with a call of a user's kernel; in `WaitRecord::position` of a
 // `BadPlan` or `BadCall` record.
 enum class PlanFault : u32 {

@@ -12,6 +12,7 @@
 //! * [`mark`]: what the kernel is given that tries the queues of a context
 //! * [`element`]: data types and reductions, with the codes that both sides use
 //! * [`experts`]: what the kernels of expert parallelism are given, and what they leave
+//! * [`optimizer`]: what the kernel that applies gradients is given
 //! * [`user`]: what a user's kernel is given
 //! * [`window`]: what the kernels of one-sided transfers are given
 //! * [`ptx`]: the compiled device code
@@ -23,6 +24,7 @@ pub mod experts;
 pub mod launch;
 pub mod mark;
 pub mod op;
+pub mod optimizer;
 pub mod pass;
 pub mod port;
 pub mod program;

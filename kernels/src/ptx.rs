@@ -63,6 +63,12 @@ pub const MARK: &str = include_str!("../ptx/mark.ptx");
 /// Entry of the kernel that marks.
 pub const MARK_ENTRY: &str = "ringdove_mark";
 
+/// Applies gradients to parameters (`kernels/cuda/optimizer.cu`), entry [`OPTIMIZER_ENTRY`]. Its
+/// one parameter is an [`OptimizerCall`](crate::optimizer::OptimizerCall), by value.
+pub const OPTIMIZER: &str = include_str!("../ptx/optimizer.ptx");
+/// Entry of the kernel that applies gradients.
+pub const OPTIMIZER_ENTRY: &str = "ringdove_optimizer";
+
 /// One-sided transfers between windows (`kernels/cuda/window.cu`). The one parameter of each entry
 /// is a [`WindowCall`](crate::window::WindowCall), by value.
 pub const WINDOW: &str = include_str!("../ptx/window.ptx");

@@ -23,6 +23,9 @@ use ringdove_kernels::op::{
     BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, MESSAGES_MAX, Op, OpCode, Operand, PLAN_MAGIC,
     PlanHeader, Segment, Space, THREADS_MAX, WHOLE_SLOT_PERIOD, flags,
 };
+use ringdove_kernels::optimizer::{
+    OPTIMIZER_ADAM, OPTIMIZER_GRADIENTS, OPTIMIZER_MOMENTUM, OPTIMIZER_SGD, OptimizerCall,
+};
 use ringdove_kernels::port::Port;
 use ringdove_kernels::program::{
     BATCH_NUMBER_SHIFT, BATCH_OPERANDS_SHIFT, BATCHES, EXPRESSION_DEPTH, ITERATIONS_AT_ONCE,
@@ -360,10 +363,30 @@ fn expected() -> String {
     layout!(text, MarkCall, mark, gate, timeout_ns);
     values! { text,
         "WORDS_BYTES_PER_THREAD", WORDS_BYTES_PER_THREAD;
+        "OPTIMIZER_GRADIENTS", OPTIMIZER_GRADIENTS;
+        "OPTIMIZER_SGD", OPTIMIZER_SGD;
+        "OPTIMIZER_MOMENTUM", OPTIMIZER_MOMENTUM;
+        "OPTIMIZER_ADAM", OPTIMIZER_ADAM;
         "WINDOW_MOVE", WINDOW_MOVE;
         "WINDOW_SIGNAL", WINDOW_SIGNAL;
         "WINDOW_WAIT", WINDOW_WAIT;
     }
+    layout!(
+        text,
+        OptimizerCall,
+        from,
+        to,
+        state_bytes,
+        count,
+        gradients,
+        corrections,
+        kind,
+        gradient_count,
+        rate,
+        first,
+        second,
+        epsilon
+    );
     layout!(
         text,
         WindowCall,

@@ -163,6 +163,28 @@ impl DeviceMemory {
         Ok(u64::from_le_bytes(word))
     }
 
+    /// Enqueues a copy of bytes to another place.
+    ///
+    /// # Errors
+    /// As [`enqueue_write`](Self::enqueue_write).
+    pub(crate) fn copy_within(
+        &self,
+        from: u64,
+        to: u64,
+        bytes: u64,
+        stream: &OwnStream,
+    ) -> Result<()> {
+        let bytes = bytes as usize;
+        let from = self.address + self.inside(from, bytes)?;
+        let to = self.address + self.inside(to, bytes)?;
+        stream.within(|current| {
+            // SAFETY: both ranges lie inside of the allocation.
+            current.check("cuMemcpyDtoDAsync", unsafe {
+                sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.handle())
+            })
+        })
+    }
+
     /// Copies the bytes from `offset` on. Waits for nothing that does not end by itself: `stream`
     /// has only copies to do. A new one could wait for the device, and the legacy one would wait
     /// for kernels of other users, which may wait for whoever asks here.

@@ -1,7 +1,8 @@
 //! The connections of a member: how they are made, and accesses that wait for their end.
 
 use super::job::{Job, Terms};
-use super::layout::{BOARD_BYTES, LEADS, PUBLISHED, WRITING};
+use super::layout::{BOARD_BYTES, LEADS, PUBLISHED, SYNCED, WRITING, synced};
+use super::store::{Data, Place};
 use super::watch::{Peer, Start, View, Watch};
 use super::words::publish;
 use crate::bootstrap::{ControlPlane, Launch};
@@ -43,12 +44,25 @@ impl Pinned {
     }
 }
 
+/// One shard on this server.
+pub(super) struct RoomMemory {
+    pub(super) words: Pinned,
+    pub(super) data: Data,
+}
+
+/// One shard on another server.
+#[derive(Clone, Copy, Debug)]
+struct RemoteRoom {
+    words: RemoteRegion,
+    data: RemoteRegion,
+}
+
 /// What a member tells all others when they meet.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Hello {
     board: Vec<u8>,
-    /// Of a server: the room of each shard.
-    rooms: Vec<Vec<u8>>,
+    /// Of a server: the room of each shard, words and data.
+    rooms: Vec<(Vec<u8>, Vec<u8>)>,
     /// To each member: the ends of two connections, for data and for boards; empty where there is
     /// none.
     links: Vec<(Vec<u8>, Vec<u8>)>,
@@ -71,8 +85,8 @@ pub(super) struct Fabric {
     pub(super) adapter: Arc<Adapter>,
     links: Vec<Option<Link>>,
     /// Of a server: the room of each shard.
-    pub(super) rooms: Arc<[Pinned]>,
-    remote_rooms: Vec<Vec<RemoteRegion>>,
+    pub(super) rooms: Arc<[RoomMemory]>,
+    remote_rooms: Vec<Vec<RemoteRoom>>,
 }
 
 impl Fabric {
@@ -98,13 +112,19 @@ impl Fabric {
         };
         let near = Near { ordinal: launch.local_rank.unwrap_or(0) as usize, ..Near::default() };
         let made = Adapter::choose(&near, &verbs)
-            .and_then(|(adapter, _)| Making::new(terms, own, adapter, settings.wait_timeout));
+            .and_then(|(adapter, _)| Making::new(terms, own, adapter, settings.wait_timeout, near));
         // The others would wait for this member.
         made.and_then(|making| making.finish(&plane)).inspect_err(|error| plane.end(error))
     }
 
-    pub(super) fn room(&self, server: usize, shard: usize, offset: u64) -> RemotePiece {
-        RemotePiece { memory: self.remote_rooms[server][shard], offset }
+    /// A place in the words of a shard on a server.
+    pub(super) fn words(&self, server: usize, shard: usize, offset: u64) -> RemotePiece {
+        RemotePiece { memory: self.remote_rooms[server][shard].words, offset }
+    }
+
+    /// A place in the data of a shard on a server.
+    pub(super) fn data(&self, server: usize, shard: usize, offset: u64) -> RemotePiece {
+        RemotePiece { memory: self.remote_rooms[server][shard].data, offset }
     }
 
     /// Begins to write `length` bytes to a server's room; gives the number to
@@ -243,7 +263,7 @@ struct Making {
     adapter: Arc<Adapter>,
     board: Pinned,
     landing: Pinned,
-    rooms: Vec<Pinned>,
+    rooms: Vec<RoomMemory>,
     /// For data, and for boards.
     links: Vec<Option<(Link, Link)>>,
     hello: Hello,
@@ -255,6 +275,7 @@ impl Making {
         own: usize,
         adapter: Arc<Adapter>,
         timeout: Duration,
+        near: Near,
     ) -> Result<Self> {
         let (servers, members) = (terms.job.servers, terms.job.members());
         let pinned = |bytes, access| Pinned::new(&adapter, bytes, access);
@@ -262,17 +283,27 @@ impl Making {
         let landing = pinned(BOARD_BYTES * members as u64, RemoteAccess::None)?;
         let mut hello = Hello { board: board.memory.encode_remote(), ..Hello::default() };
         let mut rooms = Vec::new();
+        let place = match own < servers {
+            true => Place::open(terms.job.memory, near.ordinal)?,
+            false => Place::Host,
+        };
         for shard in (0..terms.job.shards).filter(|_| own < servers) {
-            let room = pinned(terms.room(shard).room_bytes(), RemoteAccess::Write)?;
+            let room = terms.room(shard);
+            let words = pinned(room.words_bytes(), RemoteAccess::Write)?;
+            let data = place.data(&adapter, room.data_bytes())?;
             // Version 0, before anybody can read it.
-            for offset in [WRITING, PUBLISHED] {
-                publish(&room.region.word64(offset as usize)?, 1);
-            }
             let leads = terms.holders(shard, 0).is_some_and(|(first, _)| first == own);
-            publish(&room.region.word64(LEADS as usize)?, leads.into());
-            rooms.push(room);
+            for (offset, value) in
+                [(WRITING, 1), (PUBLISHED, 1), (SYNCED, synced(0, 0)), (LEADS, leads.into())]
+            {
+                publish(&words.region.word64(offset as usize)?, value);
+            }
+            rooms.push(RoomMemory { words, data });
         }
-        hello.rooms = rooms.iter().map(|room| room.memory.encode_remote()).collect();
+        let known = |room: &RoomMemory| {
+            (room.words.memory.encode_remote(), room.data.memory.encode_remote())
+        };
+        hello.rooms = rooms.iter().map(known).collect();
         let mut links = Vec::new();
         for member in 0..members {
             if member == own || member.min(own) >= servers {
@@ -331,7 +362,7 @@ impl Making {
 #[derive(Debug)]
 struct Met {
     board: RemoteRegion,
-    rooms: Vec<RemoteRegion>,
+    rooms: Vec<RemoteRoom>,
     links: (Vec<u8>, Vec<u8>),
 }
 
@@ -359,8 +390,10 @@ impl Met {
             return Err(bad("its memory and connections", expected, seen));
         }
         let board = region("its board", &hello.board, BOARD_BYTES)?;
-        let room = |(shard, bytes): (usize, &Vec<u8>)| {
-            region("its room", bytes, terms.room(shard).room_bytes())
+        let room = |(shard, (words, data)): (usize, &(Vec<u8>, Vec<u8>))| {
+            let room = terms.room(shard);
+            let words = region("its room", words, room.words_bytes())?;
+            Ok(RemoteRoom { words, data: region("its room", data, room.data_bytes())? })
         };
         let rooms = hello.rooms.iter().enumerate().map(room).collect::<Result<_>>()?;
         let mut links = hello.links;
@@ -378,7 +411,10 @@ mod tests {
         let region = |length_bytes: u64| {
             RemoteRegion { base: 4096, length_bytes, rkey: 7 }.encode().to_vec()
         };
-        let room = |shard| region(terms.room(shard).room_bytes());
+        let room = |shard| {
+            let room = terms.room(shard);
+            (region(room.words_bytes()), region(room.data_bytes()))
+        };
         Hello {
             board: region(BOARD_BYTES),
             rooms: (0..terms.job.shards).map(room).collect(),
@@ -396,9 +432,10 @@ mod tests {
         let met = read(&terms, &hello(&terms)).unwrap();
         assert_eq!((met.rooms.len(), met.links), (2, (vec![1, 2], vec![3])));
         let small = RemoteRegion { base: 4096, length_bytes: 64, rkey: 7 }.encode().to_vec();
-        let changes: [fn(&mut Hello, Vec<u8>); 4] = [
+        let changes: [fn(&mut Hello, Vec<u8>); 5] = [
             |hello, small| hello.board = small,
-            |hello, small| hello.rooms[1] = small,
+            |hello, small| hello.rooms[1].0 = small,
+            |hello, small| hello.rooms[1].1 = small,
             |hello, _| drop(hello.rooms.pop()),
             |hello, _| drop(hello.links.pop()),
         ];
@@ -425,9 +462,13 @@ mod tests {
             bytes[at] ^= flip;
             for bytes in [&bytes[..], &bytes[..at], &garbage[..]] {
                 if let Ok(met) = Met::read(&terms, 2, 0, bytes) {
-                    let least = |shard: usize| terms.room(shard).room_bytes();
                     let mut rooms = met.rooms.iter().enumerate();
-                    prop_assert!(rooms.all(|(at, room)| room.length_bytes >= least(at)));
+                    let is_enough = rooms.all(|(shard, there)| {
+                        let room = terms.room(shard);
+                        there.words.length_bytes >= room.words_bytes()
+                            && there.data.length_bytes >= room.data_bytes()
+                    });
+                    prop_assert!(is_enough);
                 }
             }
         }

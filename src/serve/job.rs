@@ -10,6 +10,17 @@ use std::time::Duration;
 /// The most shards of a job.
 const SHARDS_MAX: usize = 256;
 
+/// Where servers keep parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// In memory of the host; its processor applies gradients.
+    #[default]
+    Host,
+    /// In memory of the server's GPU, where adapters reach it (GPUDirect); a kernel applies
+    /// gradients, to the same bits.
+    Gpu,
+}
+
 /// A job: its model, and how it is served. The same for all members, which compare it when they
 /// meet.
 #[derive(Clone, Debug)]
@@ -39,8 +50,11 @@ pub struct Job {
     /// Gradients of one worker that may be on their way to a shard: slots of its own.
     pub credits: usize,
     /// Versions of a shard that a server keeps, 2 or more: a read lasts as long as so many less one
-    /// are made.
+    /// passes are made.
     pub versions: usize,
+    /// Where servers keep parameters. Members do not compare it: each server has its own choice,
+    /// and workers need none.
+    pub memory: Memory,
     /// How long a member may stand still before the others give it up. One that has died is
     /// noticed earlier: its adapter does not answer.
     pub stall_timeout: Duration,
@@ -54,9 +68,9 @@ pub(super) struct Terms {
 }
 
 impl Job {
-    /// A job with the usual choices: SGD, any staleness, two credits, two versions; as many shards
-    /// as servers, which compare their traffic each second; a member may stand still for five
-    /// seconds.
+    /// A job with the usual choices: SGD, any staleness, two credits, two versions in memory of the
+    /// host; as many shards as servers, which compare their traffic each second; a member may stand
+    /// still for five seconds.
     pub fn new(model: Model, servers: usize, workers: usize) -> Self {
         Self {
             model,
@@ -68,6 +82,7 @@ impl Job {
             staleness: None,
             credits: 2,
             versions: 2,
+            memory: Memory::Host,
             stall_timeout: Duration::from_secs(5),
         }
     }

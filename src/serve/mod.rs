@@ -4,50 +4,62 @@
 //! spread over shards, one for each server or more. A worker reads a shard out of a server's
 //! registered memory, and writes its gradients into slots of its own there; the server applies
 //! them, one after the other, with the job's [`Optimizer`], and each makes one *version* of the
-//! shard. Each shard has a *primary*, which decides the order, and a *replica*, the next server,
-//! which follows.
+//! shard. Gradients that wait together share a *pass*: each number takes all of them while it is in
+//! the cache, and the versions between are never seen. Each shard has a *primary*, which decides
+//! the order, and a *replica*, the next server, into whose memory the primary writes what a pass
+//! has changed. The replica's processor has no part in that.
 //!
 //! ```text
-//!  worker ──gradient──▶ slot at the replica     primary ──order (8 bytes)──▶ log at the replica
-//!         ──gradient──▶ slot at the primary     primary ──acknowledged──▶ a word of its own
+//!  worker ──gradient──▶ slot at the primary ──what has changed──▶ a buffer at the replica
 //!         ◀──reads── parameters, words of status
+//!         ◀──reads── acknowledged, a word at the primary
 //! ```
+//!
+//! Parameters, and gradients in slots, are in memory of the host or of the server's GPU
+//! ([`Memory`]); words are always in memory of the host.
 //!
 //! # What is true of memory that others read
 //!
 //! Nothing here asks adapters for an order among accesses that are in flight together: each step
 //! begins when the one before has completed.
 //!
-//! * **Reads are never torn.** Version `v` lies in buffer `v mod K`. Before a server touches that
-//!   buffer, the word `writing` says `v`; after the last byte, `published` says `v`. A reader reads
-//!   `published` (`u`), then the data of `u`, then `writing`, each after the completion of the one
-//!   before. The data is `u`, whole, if `writing` is less than `u + K`: the first byte of buffer
-//!   `u mod K` changes after `writing` has said `u + K`. Else the reader begins again. While a
-//!   reader says in its word `hold` that it reads `u`, a server lets it finish, for a while.
-//! * **Gradients are never torn.** A worker writes the slot; then reads a word of it back, which
-//!   pushes what the adapter has not placed yet before it; then writes the slot's last word, its
-//!   number. A server looks at nothing else before it sees that number.
-//! * **Nothing acknowledged is lost.** A slot is complete at the replica before it is at the
-//!   primary (or the primary copies it there). The primary writes the gradient's place in the order
-//!   into the replica's log and reads back; only then does it publish the version and acknowledge.
-//!   So what was acknowledged is in the memory of both, whatever either's processor did with it
-//!   since.
-//! * **Order.** The replica applies what the log says, and ends with the same bits.
+//! * **Reads are never torn.** The newest version after pass `p` lies in buffer `p mod K`. Before a
+//!   server touches that buffer, the word `writing` says `p`; after the last byte, `published` says
+//!   `p`. A reader reads `published` (`u`), then the data of `u` and its version, then `writing`,
+//!   each after the completion of the one before. The data is that of `u`, whole, if `writing` is
+//!   less than `u + K`: the first byte of buffer `u mod K` changes after `writing` has said
+//!   `u + K`. Else the reader begins again. While a reader says in its word `hold` that it reads
+//!   `u`, a server lets it finish, for a while. A server that leads a shard again, or for the first
+//!   time, goes on with a pass that is `K` or more above the last one that it published, because
+//!   its buffers have been written by another primary meanwhile.
+//! * **Gradients are never torn.** A worker writes header and data of a slot; then reads a word of
+//!   each back, which pushes what the adapter has not placed yet before it; then writes the slot's
+//!   last word, its number. A server looks at nothing else before it sees that number.
+//! * **Nothing acknowledged is lost.** The primary writes what the replica lacks of the newest
+//!   version into a buffer there that the replica would not go on from, with the counts of what is
+//!   in it; reads a word of both back; writes the word `synced`, which names version and buffer,
+//!   and reads it back. Only then does it publish the version and acknowledge what is in it. So at
+//!   each moment the buffer that `synced` names is whole and holds all that was acknowledged,
+//!   whatever happens to the primary, and the replica has the same bits. What a worker reads is
+//!   never lost either.
+//! * **Nothing is applied twice.** The counts of a version say which writes of each worker are in
+//!   it. A worker keeps what is not acknowledged, and sends it again to a server that leads in the
+//!   place of the one that it went to; a server takes the next number alone.
 //! * **One leads.** A worker takes what it reads, and what it is told of its writes, for true only
 //!   if the word `leads` of that server says so in an access that begins when the others have
-//!   ended. A server that takes a shard over sets it when it has applied all of its log.
+//!   ended. A server that takes a shard over sets it when it has taken note of what `synced` names.
 //!
 //! # Shards that move
 //!
 //! Once in [`Job::balance`] each server adds up what workers have read and sent of the shards that
 //! it leads (workers count their reads in a word of theirs; the servers' boards tell the sums), and
 //! hands one over to its replica where that lowers the larger of the two loads by a quarter: the
-//! two change their parts. The primary clears `leads` and its own log, and then writes into the
-//! word `handed` of the replica that it has done so, and how often the two have done so; the
-//! replica applies its log to the end, and leads. At each moment both have all that was
-//! acknowledged, at most one of them acknowledges, and if one of them dies, the other one leads,
-//! told or not. Workers whose server leads no more ask the other one. A gradient that is on its way
-//! meanwhile is complete at both, or is copied from the new primary to the new replica.
+//! two change their parts. The primary clears `leads`, says in its own `synced` what it has, and
+//! then writes into the word `handed` of the replica that it has done so, and how often the two
+//! have done so; the replica goes on from what its `synced` names, and leads. At each moment both
+//! have all that was acknowledged, at most one of them acknowledges, and if one of them dies, the
+//! other one leads, told or not. Workers whose server leads no more ask the other one, and send it
+//! what is not acknowledged.
 //!
 //! # Who is there
 //!
@@ -55,8 +67,8 @@
 //! stands still, is suspected. A member *votes* for the removal of a server, in a word of its
 //! board; a vote is final, and nobody has more than one that is undecided. More than half of all
 //! members (without those that have left) remove a server: two halves cannot remove one another. A
-//! replica breaks off its connection before it takes over: from then on the other side gets no
-//! order into the log, so that it acknowledges nothing, whatever it believes. Servers that have
+//! replica breaks off its connection before it takes over: from then on the other side writes
+//! nothing here, so that it acknowledges nothing, whatever it believes. Servers that have
 //! lost sight of one another while workers see both keep the lower one. The second removal waits
 //! until each shard has a replica again. With two servers, one may be lost; a job in which half of
 //! the members are gone at once stops with an error.
@@ -66,7 +78,8 @@
 //!
 //! Rooms: `model` (tensors, shards), `optimizer`, `layout` (what lies where), `words` (the
 //! orderings of memory), `votes` (who is removed), `watch` (boards), `job`, `fabric` (connections),
-//! `shard` (versions), `balance` (which shard is handed over), `server`, `client`.
+//! `shard` (versions), `store` (their data, in memory of the host or a GPU), `stale` (what a buffer
+//! lacks), `balance` (which shard is handed over), `server`, `client`.
 
 mod balance;
 mod client;
@@ -77,12 +90,14 @@ mod model;
 mod optimizer;
 mod server;
 mod shard;
+mod stale;
+mod store;
 mod votes;
 mod watch;
 mod words;
 
 pub use client::{Client, Role};
-pub use job::Job;
+pub use job::{Job, Memory};
 pub use model::{Model, ModelError, Tensor};
 pub use optimizer::Optimizer;
 pub use server::{Served, Server};

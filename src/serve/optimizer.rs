@@ -2,6 +2,9 @@
 
 use super::words::CHUNK;
 use bytemuck::{cast_slice, cast_slice_mut};
+use ringdove_kernels::optimizer::{
+    OPTIMIZER_ADAM, OPTIMIZER_MOMENTUM, OPTIMIZER_SGD, OptimizerCall,
+};
 use std::fmt;
 
 /// An optimiser, with its constants. It is the same for all parameters of a job.
@@ -55,6 +58,21 @@ impl Optimizer {
         }
     }
 
+    /// The kernel's kind and constants.
+    pub(super) fn call(&self) -> OptimizerCall {
+        let call = OptimizerCall::default();
+        match *self {
+            Self::Sgd { rate } => OptimizerCall { kind: OPTIMIZER_SGD, rate, ..call },
+            Self::Momentum { rate, momentum } => {
+                OptimizerCall { kind: OPTIMIZER_MOMENTUM, rate, first: momentum, ..call }
+            }
+            Self::Adam { rate, beta1, beta2, epsilon } => {
+                let (first, second) = (beta1, beta2);
+                OptimizerCall { kind: OPTIMIZER_ADAM, rate, first, second, epsilon, ..call }
+            }
+        }
+    }
+
     /// What the gradients before `step`, counted from 1, have in common.
     pub(super) fn at(self, step: u64) -> Step {
         let (mut first, mut second) = (1.0, 1.0);
@@ -90,6 +108,11 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// For the kernel.
+    pub(super) fn corrections(&self) -> [f32; 2] {
+        self.corrections
+    }
+
     /// Changes the weights by these gradients, two in a word. The loops are such that a compiler
     /// makes vectors of them.
     pub(super) fn apply(&self, weights: &mut Weights, gradients: &[u64; CHUNK]) {

@@ -4,26 +4,29 @@
 use super::balance::{Load, REST, choose};
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::Job;
-use super::layout::{HANDED, LOG_ENTRIES, SYNCED, handed, log_entry};
-use super::shard::{Kind, Shard, Write};
+use super::layout::{HANDED, SYNCED, handed, read_synced, synced};
+use super::shard::{Counts, Kind, Shard, Write};
+use super::stale::Stale;
 use super::words::{peek, put};
 use crate::bootstrap::Launch;
 use crate::error::{Error, Result, ServeError};
 use crate::id::Rank;
 use crate::settings::Settings;
-use crate::transport::verbs::RemoteAccess;
+use crate::transport::verbs::{RemoteAccess, RemotePiece};
 use std::time::{Duration, Instant};
 
 /// How long a server lets workers finish their reads of a version that it wants to overwrite.
 const HOLD_MAX: Duration = Duration::from_secs(1);
 
+/// A word that is written, and one that is read.
+const SCRATCH_BYTES: u64 = 16;
+
 /// A server of a job.
 pub struct Server {
     fabric: Fabric,
     shards: Vec<Led>,
-    /// Where the status of replicas is read to, and what is written to them: a part of each shard.
+    /// What is read of replicas, and written to them: [`SCRATCH_BYTES`] for each shard.
     scratch: Pinned,
-    scratch_bytes: u64,
     removed: u64,
     /// Since when nobody is left to serve, as far as this server sees.
     alone: Option<Instant>,
@@ -38,7 +41,9 @@ pub struct Server {
 pub struct Served {
     /// Versions that it has made as a primary.
     pub led: u64,
-    /// Versions that it has made as a replica.
+    /// Passes over shards that made them: gradients that wait are applied together.
+    pub passes: u64,
+    /// Versions that primaries have copied here.
     pub followed: u64,
     /// Shards that it took over.
     pub taken_over: u64,
@@ -60,9 +65,9 @@ struct Led {
     shard: Shard,
     is_primary: bool,
     /// The server that has all that this one has acknowledged.
-    replica: Option<usize>,
-    /// A version that the replica has at least.
-    replica_version: u64,
+    replica: Option<Replica>,
+    /// The version that was copied here last, as far as this server has looked.
+    followed: u64,
     /// The two servers that hold it: the one that leads it to begin with comes first.
     pair: (usize, Option<usize>),
     /// How often they have handed it over: after an odd number the second one leads.
@@ -73,8 +78,20 @@ struct Led {
     applied_bytes: u64,
     counted: u64,
     held_since: Option<Instant>,
+    /// How long the last pass took, and since when gradients wait for more to share the next one.
+    pass_time: Duration,
+    gathering: Option<Instant>,
     /// Whose write is looked at first.
     turn: usize,
+}
+
+/// What a primary knows of the memory of a replica.
+struct Replica {
+    server: usize,
+    /// The buffer there that is whole, whatever happens to this server.
+    buffer: u64,
+    /// What each buffer there lacks of the newest version here.
+    stale: Vec<Stale>,
 }
 
 impl Server {
@@ -92,24 +109,31 @@ impl Server {
         }
         let fabric = Fabric::join(job, launch, settings)?;
         let terms = &fabric.terms;
-        let scratch_bytes = terms.room(0).status_bytes() + 64;
-        let bytes = scratch_bytes * terms.job.shards as u64;
+        let bytes = SCRATCH_BYTES * terms.job.shards as u64;
         let scratch = Pinned::new(&fabric.adapter, bytes, RemoteAccess::None)?;
         let mut shards = Vec::new();
         for (index, room) in fabric.rooms.iter().enumerate() {
             let pair = terms.holders(index, 0).ok_or(ServeError::Lost { shard: index });
             let pair = pair.map_err(Error::Serve)?;
+            let store = room.data.store.clone();
             shards.push(Led {
-                shard: Shard::new(terms, index, room.region.clone())?,
+                shard: Shard::new(terms, index, room.words.region.clone(), store),
                 is_primary: pair.0 == fabric.own,
-                replica: pair.1,
-                replica_version: 0,
+                // All begin with the same zeros.
+                replica: pair.1.map(|server| Replica {
+                    server,
+                    buffer: 0,
+                    stale: vec![Stale::default(); terms.job.versions],
+                }),
+                followed: 0,
                 pair,
                 moves: 0,
                 handing: false,
                 applied_bytes: 0,
                 counted: 0,
                 held_since: None,
+                pass_time: Duration::ZERO,
+                gathering: None,
                 turn: 0,
             });
         }
@@ -118,7 +142,6 @@ impl Server {
             fabric,
             shards,
             scratch,
-            scratch_bytes,
             removed: 0,
             alone: None,
             looked: Instant::now(),
@@ -203,11 +226,11 @@ impl Server {
             let (primary, replica) = self.roles(index)?;
             if primary == own {
                 busy |= self.lead(index, replica)?;
-                redundant &= self.shards[index].replica == replica;
+                redundant &= self.shards[index].replica_server() == replica;
             } else if replica == Some(own) && self.shards[index].handing {
                 busy |= reached(self.hand_over(index, primary))?;
             } else if replica == Some(own) {
-                busy |= self.follow(index, primary)?;
+                self.follow(index)?;
             }
         }
         if redundant {
@@ -253,7 +276,9 @@ impl Server {
             if led.is_primary {
                 all = all.saturating_add(bytes);
                 // A replica that is being made does not lead.
-                leads.extend(led.replica.map(|replica| Load { shard: index, bytes, replica }));
+                // One whose newest version is not published yet goes on with it first.
+                let replica = led.replica_server().filter(|_| !led.shard.is_new());
+                leads.extend(replica.map(|replica| Load { shard: index, bytes, replica }));
             }
         }
         let view = &self.fabric.view;
@@ -275,9 +300,9 @@ impl Server {
     /// leads, whether it was told or not.
     fn give_up(&mut self, index: usize) -> Result<()> {
         let led = &mut self.shards[index];
-        led.shard.set_leads(false)?;
-        led.shard.forget_log()?;
+        led.shard.give_up()?;
         (led.is_primary, led.handing) = (false, true);
+        led.followed = led.shard.counts.version;
         led.moves += 1;
         self.served.given_up += 1;
         self.rest = REST;
@@ -290,78 +315,130 @@ impl Server {
         let (Some(second), moves) = (led.pair.1, led.moves) else { return Ok(false) };
         let word = handed((led.pair.0, second), moves);
         self.write_word(index, to, HANDED, word)?;
-        self.read_status(index, to)?;
+        self.read_word(index, to, HANDED)?;
         self.shards[index].handing = false;
         self.served.handed_over += 1;
         tracing::info!(shard = index, server = to, "handed over a shard");
         Ok(true)
     }
 
-    fn follow(&mut self, index: usize, primary: usize) -> Result<bool> {
-        let shard = &mut self.shards[index].shard;
-        let adopted = shard.adopt()?;
-        let Some(write) = shard.next_logged(primary)? else { return Ok(adopted) };
-        shard.apply(&write)?;
-        self.served.followed += 1;
-        Ok(true)
+    /// A replica has nothing to do: its primary writes into its memory. It counts.
+    fn follow(&mut self, index: usize) -> Result<()> {
+        let led = &mut self.shards[index];
+        let synced = led.shard.synced()?;
+        self.served.followed += synced.saturating_sub(led.followed);
+        led.followed = led.followed.max(synced);
+        Ok(())
     }
 
     fn lead(&mut self, index: usize, replica: Option<usize>) -> Result<bool> {
         if !self.shards[index].is_primary {
-            // What is in the log may have been acknowledged.
-            while self.follow(index, self.fabric.own)? {}
-            let led = &mut self.shards[index];
-            led.is_primary = true;
-            if led.moves > 0 {
-                // Handed over: the other one has all that this one has.
-                led.replica = replica;
-                self.served.received += 1;
-                self.rest = REST;
-            } else {
-                led.replica = None;
-                self.served.taken_over += 1;
-                tracing::warn!(shard = index, version = led.shard.version, "took over a shard");
-            }
-            led.shard.set_leads(true)?;
+            self.begin_to_lead(index)?;
         }
-        if self.shards[index].replica != replica {
+        if self.shards[index].replica_server() != replica {
+            self.shards[index].replica = None;
             if let Some(replica) = replica
-                && !reached(self.copy_to(index, replica))?
+                && !reached(self.attach(index, replica))?
             {
                 return Ok(false);
             }
-            self.shards[index].replica = replica;
         }
+        if self.shards[index].shard.is_new() {
+            return self.finish(index);
+        }
+        let writes = self.choose(index)?;
+        if writes.is_empty() || self.gathers(index, &writes) || self.waits_for_readers(index)? {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        let led = &mut self.shards[index];
+        let changed = led.shard.make(&writes)?;
+        if let Some(replica) = &mut led.replica {
+            replica.stale.iter_mut().for_each(|stale| stale.join(&changed));
+        }
+        let bytes = writes.iter().fold(0, |sum: u64, write| sum.wrapping_add(write.bytes()));
+        led.applied_bytes = led.applied_bytes.wrapping_add(bytes);
+        self.served.led += writes.len() as u64;
+        self.served.passes += 1;
+        let is_finished = self.finish(index);
+        self.shards[index].pass_time = start.elapsed();
+        is_finished
+    }
+
+    /// Do gradients wait for those of other workers? A pass costs as much for one as for many, but
+    /// for reading them: the first one waits for half of the last pass, or until each worker's is
+    /// there.
+    fn gathers(&mut self, index: usize, writes: &[Write]) -> bool {
+        let (job, view) = (&self.fabric.terms.job, &self.fabric.view);
+        let workers = (1u64 << job.members()) - (1 << job.servers);
+        let passive = view.left() | view.silent() | view.observers();
+        let enough = (workers & !passive).count_ones() as usize;
+        let led = &mut self.shards[index];
+        let is_gradient = writes[0].kind == Ok(Kind::Gradient);
+        let since = *led.gathering.get_or_insert_with(Instant::now);
+        if is_gradient && writes.len() < enough && since.elapsed() < led.pass_time / 2 {
+            return true;
+        }
+        led.gathering = None;
+        false
+    }
+
+    fn begin_to_lead(&mut self, index: usize) -> Result<()> {
+        // What was copied here may have been acknowledged.
+        self.follow(index)?;
+        let led = &mut self.shards[index];
+        led.shard.adopt()?;
+        (led.is_primary, led.replica) = (true, None);
+        if led.moves > 0 {
+            self.served.received += 1;
+            self.rest = REST;
+        } else {
+            self.served.taken_over += 1;
+            let version = led.shard.counts.version;
+            tracing::warn!(shard = index, version, "took over a shard");
+        }
+        led.shard.set_leads(true)
+    }
+
+    /// The writes of the next pass, in their order: one, or all gradients that wait in slots and
+    /// may be applied.
+    fn choose(&mut self, index: usize) -> Result<Vec<Write>> {
         let workers = self.fabric.terms.job.workers;
-        let first = self.shards[index].turn;
-        for next in 0..workers {
-            let worker = (first + next) % workers;
-            let Some(write) = self.shards[index].shard.next_write(worker as u64)? else { continue };
-            if self.is_too_far(index, &write)? {
-                continue;
+        let mut counts = self.shards[index].shard.counts.clone();
+        let (mut writes, mut idle) = (Vec::new(), 0);
+        while idle < workers {
+            let worker = self.shards[index].turn;
+            let next = self.shards[index].shard.next_write(&counts, worker as u64)?;
+            let next = match next {
+                Some(next) if !Shard::fits(&writes, &next) => break,
+                Some(next) if self.is_too_far(index, &counts, &next)? => None,
+                next => next,
+            };
+            self.shards[index].turn = (worker + 1) % workers;
+            idle += 1;
+            if let Some(write) = next {
+                counts.take(&write);
+                writes.push(write);
+                idle = 0;
             }
-            if self.waits_for_readers(index)? {
-                return Ok(false);
-            }
-            if let Some(replica) = replica
-                && !reached(self.order(index, replica, &write))?
-            {
-                return Ok(false);
-            }
-            let led = &mut self.shards[index];
-            led.shard.apply(&write)?;
-            led.applied_bytes = led.applied_bytes.wrapping_add(write.bytes());
-            led.turn = (worker + 1) % workers;
-            self.served.led += 1;
-            return Ok(true);
         }
-        Ok(false)
+        Ok(writes)
+    }
+
+    /// Copies the newest version to the replica, then shows it to workers: what they see, and what
+    /// is acknowledged to them, is in the memory of both.
+    fn finish(&mut self, index: usize) -> Result<bool> {
+        if !reached(self.copy_to_replica(index))? {
+            return Ok(false);
+        }
+        self.shards[index].shard.publish()?;
+        Ok(true)
     }
 
     /// Is the worker further ahead of the slowest one than the job permits? What another one has
     /// sent counts for it, applied or not: it has read what it wanted before it sent that. So with
     /// a bound of 0 nobody's next gradient changes what somebody has yet to read of this step.
-    fn is_too_far(&self, index: usize, write: &Write) -> Result<bool> {
+    fn is_too_far(&self, index: usize, counts: &Counts, write: &Write) -> Result<bool> {
         let job = &self.fabric.terms.job;
         let Some(most) = job.staleness.filter(|_| write.kind == Ok(Kind::Gradient)) else {
             return Ok(false);
@@ -369,11 +446,11 @@ impl Server {
         let view = &self.fabric.view;
         let passive = view.left() | view.silent() | view.observers();
         let shard = &self.shards[index].shard;
-        let number = shard.clocks[write.worker as usize] + 1;
+        let number = counts.clocks[write.worker as usize] + 1;
         for worker in (0..job.workers).filter(|it| passive >> (job.servers + it) & 1 == 0) {
-            let next = shard.next_write(worker as u64)?;
+            let next = shard.next_write(counts, worker as u64)?;
             let is_sent = next.is_some_and(|next| next.kind == Ok(Kind::Gradient));
-            if shard.clocks[worker] + u64::from(is_sent) + most < number {
+            if counts.clocks[worker] + u64::from(is_sent) + most < number {
                 return Ok(true);
             }
         }
@@ -391,77 +468,95 @@ impl Server {
         Ok(led.held_since.get_or_insert_with(Instant::now).elapsed() < HOLD_MAX)
     }
 
-    /// Gives a write its place in the replica's log. When it is there, whatever happens to this
-    /// server, the replica goes on with it.
-    fn order(&mut self, index: usize, replica: usize, write: &Write) -> Result<bool> {
-        let (room, version) = (self.shards[index].shard.room, self.shards[index].shard.version + 1);
-        if version - self.shards[index].replica_version >= LOG_ENTRIES {
-            self.read_status(index, replica)?;
-            if version - self.shards[index].replica_version >= LOG_ENTRIES {
-                return Ok(false);
-            }
-        }
-        if write.holders >> replica & 1 == 0 {
-            self.read_status(index, replica)?;
-            let acked = self.scratch_bytes * index as u64 + room.acked(write.worker);
-            let acked = peek(&self.scratch.region.word64(acked as usize)?);
-            if write.number > acked + room.credits {
-                return Ok(false);
-            }
-            let slot = room.slot(write.worker, write.number);
-            let to = self.fabric.room(replica, index, slot);
-            let rooms = self.fabric.rooms.clone();
-            let from = rooms[index].at(slot);
-            let posted = self.fabric.write(replica, from, to, room.slot_bytes())?;
-            self.fabric.wait(replica, posted)?;
-            self.read_status(index, replica)?;
-        }
-        let entry = log_entry(version, write.worker, write.number);
-        self.write_word(index, replica, room.log(version), entry)?;
-        self.read_status(index, replica)?;
-        Ok(true)
-    }
-
-    /// Copies the current version to a server that shall be the replica.
-    fn copy_to(&mut self, index: usize, replica: usize) -> Result<bool> {
-        let (room, version) = (self.shards[index].shard.room, self.shards[index].shard.version);
-        let buffer = room.buffer(version);
-        let to = self.fabric.room(replica, index, buffer);
-        let rooms = self.fabric.rooms.clone();
-        let from = rooms[index].at(buffer);
-        let posted = self.fabric.write(replica, from, to, room.buffer_bytes())?;
-        self.fabric.wait(replica, posted)?;
-        self.read_status(index, replica)?;
-        self.write_word(index, replica, SYNCED, version + 1)?;
-        self.read_status(index, replica)?;
-        self.shards[index].replica_version = version;
-        self.served.copied += 1;
-        tracing::warn!(shard = index, version, server = replica, "copied a shard to a new replica");
-        Ok(true)
-    }
-
-    fn write_word(&mut self, index: usize, replica: usize, at: u64, value: u64) -> Result<()> {
-        let here = self.scratch_bytes * (index as u64 + 1) - 8;
-        put(&self.scratch.region.word64(here as usize)?, value);
-        let to = self.fabric.room(replica, index, at);
-        let posted = self.fabric.write(replica, self.scratch.at(here), to, 8)?;
-        self.fabric.wait(replica, posted)
-    }
-
-    /// Reads the status of a shard on another server, and with it pushes what was written there
-    /// before into its memory.
-    fn read_status(&mut self, index: usize, replica: usize) -> Result<()> {
-        let led = &self.shards[index];
-        let (here, bytes) = (self.scratch_bytes * index as u64, led.shard.room.status_bytes());
-        let from = self.fabric.room(replica, index, 0);
-        let posted = self.fabric.read(replica, self.scratch.at(here), from, bytes)?;
-        self.fabric.wait(replica, posted)?;
-        let published = peek(&self.scratch.region.word64(here as usize)?);
+    /// Learns where the replica has what, and gives it the newest version. A holder that has handed
+    /// the shard over has it.
+    fn attach(&mut self, index: usize, server: usize) -> Result<bool> {
+        let (version, buffer) = read_synced(self.read_word(index, server, SYNCED)?);
         let led = &mut self.shards[index];
-        // It cannot have more than this one has made.
-        let seen = published.saturating_sub(1).min(led.shard.version);
-        led.replica_version = led.replica_version.max(seen);
-        Ok(())
+        let versions = led.shard.room.versions;
+        let mut stale = Stale::default();
+        stale.add_all();
+        let (mut stale, buffer) = (vec![stale; versions as usize], buffer % versions);
+        let is_copied = led.moves == 0 || version != led.shard.counts.version;
+        if !is_copied {
+            stale[buffer as usize] = Stale::default();
+        }
+        led.replica = Some(Replica { server, buffer, stale });
+        if is_copied {
+            let copied = self.copy_to_replica(index);
+            if !matches!(copied, Ok(true)) {
+                self.shards[index].replica = None;
+                return copied;
+            }
+            self.served.copied += 1;
+            tracing::warn!(shard = index, server, "copied a shard to a new replica");
+        }
+        Ok(true)
+    }
+
+    /// Copies what the replica lacks of the newest version into a buffer there that is not the one
+    /// that it would go on from, and then tells that it is this one now. True without a replica.
+    fn copy_to_replica(&mut self, index: usize) -> Result<bool> {
+        let led = &self.shards[index];
+        let (room, from, version) = (led.shard.room, led.shard.buffer(), led.shard.counts.version);
+        let Some(replica) = &led.replica else { return Ok(true) };
+        let (server, to) = (replica.server, room.buffer(replica.buffer + 1));
+        let pieces = replica.stale[to as usize].pieces(room.buffer_bytes());
+        let rooms = self.fabric.rooms.clone();
+        let mut last = self.fabric.write(
+            server,
+            rooms[index].words.at(room.meta(from)),
+            self.fabric.words(server, index, room.meta(to)),
+            room.meta_bytes(),
+        )?;
+        for piece in &pieces {
+            let [here, there] = [from, to].map(|buffer| room.parameters(buffer) + piece.start);
+            let there = self.fabric.data(server, index, there);
+            let here = rooms[index].data.at(here);
+            last = self.fabric.write(server, here, there, piece.end - piece.start)?;
+        }
+        self.fabric.wait(server, last)?;
+        if let Some(piece) = pieces.last() {
+            // Memory of a GPU is written on another way than that of the host.
+            let from = self.fabric.data(server, index, room.parameters(to) + piece.end - 8);
+            self.read_at(index, server, from)?;
+        }
+        self.read_word(index, server, SYNCED)?;
+        self.write_word(index, server, SYNCED, synced(version, to))?;
+        self.read_word(index, server, SYNCED)?;
+        if let Some(replica) = &mut self.shards[index].replica {
+            replica.buffer = to;
+            replica.stale[to as usize] = Stale::default();
+        }
+        Ok(true)
+    }
+
+    fn write_word(&mut self, index: usize, server: usize, at: u64, value: u64) -> Result<()> {
+        let here = SCRATCH_BYTES * index as u64;
+        put(&self.scratch.region.word64(here as usize)?, value);
+        let to = self.fabric.words(server, index, at);
+        let posted = self.fabric.write(server, self.scratch.at(here), to, 8)?;
+        self.fabric.wait(server, posted)
+    }
+
+    /// Reads a word of a shard on another server, and with it pushes what was written there before
+    /// into its memory.
+    fn read_word(&mut self, index: usize, server: usize, at: u64) -> Result<u64> {
+        let from = self.fabric.words(server, index, at);
+        self.read_at(index, server, from)
+    }
+
+    fn read_at(&mut self, index: usize, server: usize, from: RemotePiece) -> Result<u64> {
+        let here = SCRATCH_BYTES * index as u64 + 8;
+        let posted = self.fabric.read(server, self.scratch.at(here), from, 8)?;
+        self.fabric.wait(server, posted)?;
+        Ok(peek(&self.scratch.region.word64(here as usize)?))
+    }
+}
+
+impl Led {
+    fn replica_server(&self) -> Option<usize> {
+        self.replica.as_ref().map(|replica| replica.server)
     }
 }
 

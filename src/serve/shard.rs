@@ -3,12 +3,13 @@
 
 use super::job::Terms;
 use super::layout::{
-    HANDED, HEADER_BYTES, LEADS, LOG_ENTRIES, PUBLISHED, Room, SYNCED, WRITING, read_log_entry,
+    HANDED, LEADS, PUBLISHED, Room, SYNCED, VERSION, WRITING, read_synced, synced,
 };
-use super::optimizer::{Optimizer, Weights};
-use super::words::{CHUNK, copy, copy_range, get, observe, peek, publish, put, set, warn_before};
-use crate::error::{Error, Result};
-use crate::id::Rank;
+use super::optimizer::Optimizer;
+use super::stale::Stale;
+use super::store::{Change, GRADIENTS_MAX, Store};
+use super::words::{get, observe, peek, publish, set, warn_before};
+use crate::error::Result;
 use crate::shared::{AtomicWord64, Region};
 use ringdove_kernels::element::DataType;
 use std::ops::Range;
@@ -38,8 +39,6 @@ pub(super) struct Write {
     pub(super) number: u64,
     /// What it asks for, or the code of the reason why it is refused.
     pub(super) kind: std::result::Result<Kind, u64>,
-    /// Servers that have got it from the worker, besides this one.
-    pub(super) holders: u64,
     start: u64,
     length: u64,
 }
@@ -52,71 +51,134 @@ impl Write {
 }
 
 /// The first words of a slot behind its number, which a worker writes.
-pub(super) fn header(kind: Kind, holders: u64, start: u64, length: u64) -> [u64; 3] {
+pub(super) fn header(kind: Kind, start: u64, length: u64) -> [u64; 3] {
     let kind = match kind {
         Kind::Gradient => 1,
         Kind::Assign => 2,
     };
-    [kind | holders << 8, start, length]
+    [kind, start, length]
+}
+
+/// What is in a version. Each write makes one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) version: u64,
+    /// Gradients of all workers.
+    steps: u64,
+    /// Of each worker: its writes, how many were gradients, and its last one that was refused.
+    pub(super) applied: Vec<u64>,
+    pub(super) clocks: Vec<u64>,
+    refused: Vec<u64>,
+}
+
+impl Counts {
+    fn new(workers: usize) -> Self {
+        let [applied, clocks, refused] = [(); 3].map(|()| vec![0; workers]);
+        Self { applied, clocks, refused, ..Self::default() }
+    }
+
+    /// Counts one more write.
+    pub(super) fn take(&mut self, write: &Write) {
+        let worker = write.worker as usize;
+        self.version += 1;
+        self.applied[worker] = write.number;
+        match write.kind {
+            Ok(Kind::Gradient) => {
+                self.steps += 1;
+                self.clocks[worker] += 1;
+            }
+            Ok(Kind::Assign) => {}
+            Err(code) => self.refused[worker] = write.number << 8 | (code + 1),
+        }
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let of_workers = [&self.applied, &self.clocks, &self.refused].into_iter().flatten();
+        [self.version, self.steps].into_iter().chain(of_workers.copied())
+    }
+
+    fn words_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        let of_workers = [&mut self.applied, &mut self.clocks, &mut self.refused];
+        let all = [&mut self.version, &mut self.steps];
+        all.into_iter().chain(of_workers.into_iter().flatten())
+    }
 }
 
 /// A shard in a server's room.
 pub(super) struct Shard {
-    pub(super) index: usize,
     pub(super) room: Room,
-    region: Region,
+    words: Region,
+    store: Store,
     optimizer: Optimizer,
-    /// The words of parameters that gradients change.
-    floats: Vec<Range<usize>>,
-    /// The version that is published.
-    pub(super) version: u64,
-    /// Of each worker: its writes that are in that version, and how many were gradients.
-    pub(super) applied: Vec<u64>,
-    pub(super) clocks: Vec<u64>,
-    steps: u64,
+    /// The bytes of parameters that gradients change: whole words.
+    floats: Vec<Range<u64>>,
+    /// The newest version that was made here lies in the buffer of this pass.
+    pass: u64,
+    pub(super) counts: Counts,
+    /// What the other buffers lack of it.
+    stale: Vec<Stale>,
+    /// It is not published yet.
+    is_new: bool,
 }
 
 impl Shard {
-    pub(super) fn new(terms: &Terms, index: usize, region: Region) -> Result<Self> {
+    pub(super) fn new(terms: &Terms, index: usize, words: Region, store: Store) -> Self {
         let room = terms.room(index);
         let places = terms.job.model.tensors().iter().zip(&terms.sharding.places);
-        let floats = places
-            .filter(|(tensor, place)| place.shard == index && tensor.data_type == DataType::F32);
-        let floats = floats.map(|(tensor, place)| {
-            let end = place.offset + tensor.bytes();
-            (place.offset / 8) as usize..end.div_ceil(8) as usize
+        let places = places.filter(|(_, place)| place.shard == index).map(|(tensor, place)| {
+            let end = (place.offset + tensor.bytes()).next_multiple_of(8);
+            (place.offset, end, tensor.data_type == DataType::F32)
         });
-        let mut floats: Vec<_> = floats.collect();
-        floats.sort_by_key(|range| range.start);
-        let workers = terms.job.workers;
-        Ok(Self {
-            index,
+        let mut places: Vec<_> = places.collect();
+        places.sort_unstable();
+        let (mut floats, mut is_next) = (Vec::<Range<u64>>::new(), false);
+        for (start, end, is_float) in places {
+            match floats.last_mut().filter(|_| is_next && is_float) {
+                // What fills the line between them belongs to no tensor.
+                Some(last) => last.end = end,
+                None if is_float => floats.push(start..end),
+                None => {}
+            }
+            is_next = is_float;
+        }
+        Self {
             room,
-            region,
+            words,
+            store,
             optimizer: terms.job.optimizer,
             floats,
-            version: 0,
-            applied: vec![0; workers],
-            clocks: vec![0; workers],
-            steps: 0,
-        })
+            pass: 0,
+            counts: Counts::new(terms.job.workers),
+            stale: vec![Stale::default(); terms.job.versions],
+            is_new: false,
+        }
     }
 
     pub(super) fn word(&self, offset: u64) -> Result<AtomicWord64> {
-        self.region.word64(offset as usize)
+        self.words.word64(offset as usize)
     }
 
-    /// The next write of this worker, if it is there.
-    pub(super) fn next_write(&self, worker: u64) -> Result<Option<Write>> {
-        let number = self.applied[worker as usize] + 1;
-        let slot = self.room.slot(worker, number);
+    /// The buffer of the newest version.
+    pub(super) fn buffer(&self) -> u64 {
+        self.room.buffer(self.pass)
+    }
+
+    /// What a pass has made that is not published yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// The next write of this worker behind those that are counted, if it is there.
+    pub(super) fn next_write(&self, counts: &Counts, worker: u64) -> Result<Option<Write>> {
+        let number = counts.applied[worker as usize] + 1;
+        let slot = self.room.header(worker, number);
         if observe(&self.word(slot)?) != number {
             return Ok(None);
         }
-        let [first, start, length] = [8, 16, 24].map(|at| self.word(slot + at));
-        let (first, start, length) = (peek(&first?), peek(&start?), peek(&length?));
+        let [kind, start, length] = [8, 16, 24].map(|at| self.word(slot + at));
+        let (kind, start, length) = (peek(&kind?), peek(&start?), peek(&length?));
         let inside = start.checked_add(length).is_some_and(|end| end <= self.room.bytes);
-        let kind = match first & 0xff {
+        let kind = match kind {
             1 | 2 if !inside || length == 0 => Err(1),
             1 if length != self.room.bytes => Err(2),
             1 if self.floats.is_empty() => Err(3),
@@ -124,25 +186,14 @@ impl Shard {
             2 => Ok(Kind::Assign),
             _ => Err(0),
         };
-        Ok(Some(Write { worker, number, kind, holders: first >> 8, start, length }))
+        Ok(Some(Write { worker, number, kind, start, length }))
     }
 
-    /// Which write becomes the next version, by the log of the primary.
-    ///
-    /// # Errors
-    /// [`Error::PeerValue`] where the log names a write that cannot be the next of its worker.
-    pub(super) fn next_logged(&self, primary: usize) -> Result<Option<Write>> {
-        let version = self.version + 1;
-        let entry = observe(&self.word(self.room.log(version))?);
-        let Some((worker, number)) = read_log_entry(entry, version) else { return Ok(None) };
-        let next = self.applied.get(worker as usize).map(|applied| applied + 1);
-        if next.map(|next| next as u32) != Some(number) {
-            let field = format!("the order of shard {}", self.index);
-            let expected = format!("the next write of a worker, for version {version}");
-            let seen = format!("write {number} of worker {worker}");
-            return Err(Error::peer_value(Rank(primary as u32), &field, expected, seen));
-        }
-        self.next_write(worker)
+    /// May another write be made in one pass with these? Gradients may.
+    pub(super) fn fits(writes: &[Write], next: &Write) -> bool {
+        let is_gradient = |write: &Write| write.kind == Ok(Kind::Gradient);
+        let all = writes.iter().chain([next]).all(is_gradient);
+        writes.is_empty() || all && writes.len() < GRADIENTS_MAX
     }
 
     /// Tells workers whether this server is the primary.
@@ -151,18 +202,21 @@ impl Shard {
         Ok(())
     }
 
+    /// Leads no more: what is here is what another primary goes on from, or this server, later.
+    pub(super) fn give_up(&self) -> Result<()> {
+        self.set_leads(false)?;
+        publish(&self.word(SYNCED)?, synced(self.counts.version, self.buffer()));
+        Ok(())
+    }
+
     /// The word by which the other holder hands the shard over.
     pub(super) fn handed(&self) -> Result<u64> {
         Ok(observe(&self.word(HANDED)?))
     }
 
-    /// Empties the log, before another server writes to it: an entry that is old enough looks like
-    /// a new one.
-    pub(super) fn forget_log(&self) -> Result<()> {
-        (0..LOG_ENTRIES).try_for_each(|version| {
-            publish(&self.word(self.room.log(version))?, 0);
-            Ok(())
-        })
+    /// The version that a primary has copied here last.
+    pub(super) fn synced(&self) -> Result<u64> {
+        Ok(read_synced(observe(&self.word(SYNCED)?)).0)
     }
 
     /// Bytes that workers say they have read here, modulo 2^64.
@@ -172,123 +226,109 @@ impl Shard {
         })
     }
 
-    /// Is a worker reading the version that the next one replaces?
+    /// Is a worker reading the version that the next pass replaces?
     pub(super) fn is_held(&self, alive: impl Fn(usize) -> bool) -> Result<bool> {
-        let Some(replaced) = (self.version + 1).checked_sub(self.room.versions) else {
+        let Some(replaced) = (self.pass + 1).checked_sub(self.room.versions) else {
             return Ok(false);
         };
-        for worker in (0..self.applied.len()).filter(|worker| alive(*worker)) {
-            if peek(&self.word(self.room.hold(worker as u64))?) == replaced + 1 {
+        for worker in (0..self.room.workers).filter(|worker| alive(*worker as usize)) {
+            if peek(&self.word(self.room.hold(worker))?) == replaced + 1 {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Makes the next version of this write, publishes it, and acknowledges the write.
-    pub(super) fn apply(&mut self, write: &Write) -> Result<()> {
-        let (room, old, new) = (self.room, self.version, self.version + 1);
+    /// Makes the next versions, of one write or of several gradients, in one pass. Nobody sees
+    /// them before [`publish`](Self::publish). Gives what of the parameters has changed.
+    pub(super) fn make(&mut self, writes: &[Write]) -> Result<Stale> {
+        let (room, new) = (self.room, self.pass + 1);
+        let (from, to) = (self.buffer(), room.buffer(new));
         warn_before(&self.word(WRITING)?, new + 1);
-        let is_gradient = write.kind == Ok(Kind::Gradient);
-        if is_gradient {
-            self.steps += 1;
-            self.clocks[write.worker as usize] += 1;
-            self.change(room.slot(write.worker, write.number) + HEADER_BYTES)?;
-        } else {
-            let count = (room.buffer_bytes() - room.meta_bytes()) as usize / 8;
-            let [from, to] = [room.parameters(old), room.parameters(new)]
-                .map(|at| self.region.words64(at as usize, count));
-            copy(&from?, &to?);
-        }
-        if write.kind == Ok(Kind::Assign) {
-            let data = room.slot(write.worker, write.number) + HEADER_BYTES + write.start;
-            let to = room.parameters(new) + write.start;
-            let mut bytes = [0; 8 * CHUNK];
-            for at in (0..write.length).step_by(bytes.len()) {
-                let bytes = &mut bytes[..(write.length - at).min(8 * CHUNK as u64) as usize];
-                self.region.copy_out((data + at) as usize, bytes)?;
-                self.region.copy_in((to + at) as usize, bytes)?;
+        let step = self.counts.steps + 1;
+        writes.iter().for_each(|write| self.counts.take(write));
+        let mut changed = Stale::default();
+        if writes.iter().all(|write| write.kind == Ok(Kind::Gradient)) {
+            self.change(writes, step, (from, to))?;
+            changed.add_all();
+        } else if let [write] = writes {
+            let (old, next) = (room.parameters(from), room.parameters(to));
+            for part in self.stale[to as usize].pieces(room.buffer_bytes()) {
+                self.store.copy(old + part.start, next + part.start, part.end - part.start)?;
+            }
+            if write.kind == Ok(Kind::Assign) {
+                let data = room.slot_data(write.worker, write.number) + write.start;
+                self.store.copy(data, next + write.start, write.length)?;
+                changed.add(write.start..write.start + write.length);
             }
         }
-        self.applied[write.worker as usize] = write.number;
-        self.write_meta(new)?;
-        if let Err(code) = write.kind {
-            let refused = write.number << 8 | (code + 1);
-            publish(&self.word(room.refused(write.worker))?, refused);
+        self.store.finish()?;
+        for (buffer, stale) in (0..).zip(&mut self.stale) {
+            if buffer == to { *stale = Stale::default() } else { stale.join(&changed) }
         }
-        self.version = new;
-        publish(&self.word(PUBLISHED)?, new + 1);
-        publish(&self.word(room.acked(write.worker))?, write.number);
-        Ok(())
+        let meta = self.meta(to)?;
+        (0..).zip(self.counts.words()).for_each(|(index, word)| set(&meta, index, word));
+        (self.pass, self.is_new) = (new, true);
+        Ok(changed)
     }
 
-    /// Parameters and states of the next version, by the gradient at `data`.
-    fn change(&self, data: u64) -> Result<()> {
-        let (room, old, new) = (self.room, self.version, self.version + 1);
-        let count = (room.bytes / 8) as usize;
-        let row = |version: u64, part: u64| {
-            self.region.words64((room.parameters(version) + part * room.bytes) as usize, count)
-        };
-        let gradient = self.region.words64(data as usize, count)?;
-        let (from, to) = (row(old, 0)?, row(new, 0)?);
-        let mut states = Vec::new();
-        for part in 1..=room.states {
-            states.push((row(old, part)?, row(new, part)?));
-        }
-        let step = self.optimizer.at(self.steps);
-        let (mut weights, mut changes) = (Weights::default(), [0; CHUNK]);
+    /// Parameters and what the optimiser keeps, by gradients, from one buffer to another.
+    fn change(&self, writes: &[Write], step: u64, (from, to): (u64, u64)) -> Result<()> {
+        let room = self.room;
+        let slot = |write: &Write| room.slot_data(write.worker, write.number);
+        let gradients: Vec<_> = writes.iter().map(slot).collect();
+        let (from, to) = (room.parameters(from), room.parameters(to));
         let mut next = 0;
-        for floats in self.floats.iter().cloned().chain(std::iter::once(count..count)) {
-            copy_range(&from, &to, next..floats.start);
-            next = floats.end;
-            for start in floats.clone().step_by(CHUNK) {
-                let words = CHUNK.min(floats.end - start);
-                gradient.load_all(start, &mut changes[..words]);
-                from.load_all(start, &mut weights.parameters[..words]);
-                for ((from, _), state) in states.iter().zip(&mut weights.states) {
-                    from.load_all(start, &mut state[..words]);
-                }
-                step.apply(&mut weights, &changes);
-                to.store_all(start, &weights.parameters[..words]);
-                for ((_, to), state) in states.iter().zip(&weights.states) {
-                    to.store_all(start, &state[..words]);
-                }
+        let end = room.bytes..room.bytes;
+        for range in self.floats.iter().cloned().chain(std::iter::once(end)) {
+            if range.start > next {
+                self.store.copy(from + next, to + next, range.start - next)?;
+            }
+            next = range.end;
+            if !range.is_empty() {
+                let (optimizer, bytes) = (self.optimizer, room.bytes);
+                let gradients = &gradients;
+                let change = Change { optimizer, step, from, to, bytes, gradients, range };
+                self.store.change(&change)?;
             }
         }
         Ok(())
     }
 
-    fn write_meta(&self, version: u64) -> Result<()> {
-        let workers = self.applied.len();
-        let meta = self.region.words64(self.room.buffer(version) as usize, 2 * workers + 1)?;
-        for worker in 0..workers {
-            set(&meta, worker, self.applied[worker]);
-            set(&meta, workers + worker, self.clocks[worker]);
+    /// Shows the newest version to workers, and acknowledges the writes that are in it.
+    pub(super) fn publish(&mut self) -> Result<()> {
+        publish(&self.word(PUBLISHED)?, self.pass + 1);
+        publish(&self.word(VERSION)?, self.counts.version);
+        for worker in 0..self.room.workers {
+            let (refused, applied) =
+                (self.counts.refused[worker as usize], self.counts.applied[worker as usize]);
+            publish(&self.word(self.room.refused(worker))?, refused);
+            publish(&self.word(self.room.acked(worker))?, applied);
         }
-        set(&meta, 2 * workers, self.steps);
+        self.is_new = false;
         Ok(())
     }
 
-    /// Goes on from the version that a primary has copied here, if there is a newer one.
-    pub(super) fn adopt(&mut self) -> Result<bool> {
-        let synced = observe(&self.word(SYNCED)?);
-        if synced <= self.version + 1 {
-            return Ok(false);
-        }
-        let version = synced - 1;
-        let workers = self.applied.len();
-        let meta = self.region.words64(self.room.buffer(version) as usize, 2 * workers + 1)?;
-        for worker in 0..workers {
-            self.applied[worker] = get(&meta, worker);
-            self.clocks[worker] = get(&meta, workers + worker);
-            let acked = self.word(self.room.acked(worker as u64))?;
-            publish(&acked, self.applied[worker]);
-        }
-        self.steps = get(&meta, 2 * workers);
-        self.version = version;
-        put(&self.word(WRITING)?, version + 1);
-        publish(&self.word(PUBLISHED)?, version + 1);
-        Ok(true)
+    fn meta(&self, buffer: u64) -> Result<crate::shared::WordArray> {
+        let count = self.room.meta_bytes() / 8;
+        self.words.words64(self.room.meta(buffer) as usize, count as usize)
+    }
+
+    /// Goes on from the version that a primary has copied here last, before this server leads.
+    pub(super) fn adopt(&mut self) -> Result<()> {
+        let room = self.room;
+        let (_, buffer) = read_synced(observe(&self.word(SYNCED)?));
+        let buffer = buffer % room.versions;
+        let meta = self.meta(buffer)?;
+        (0..).zip(self.counts.words_mut()).for_each(|(index, word)| *word = get(&meta, index));
+        // Whoever began to read here when this server led before, in a buffer that may have changed
+        // since, shall not take it for whole.
+        let least = self.pass + room.versions;
+        self.pass = least + (buffer + room.versions - room.buffer(least)) % room.versions;
+        self.stale.iter_mut().for_each(Stale::add_all);
+        self.stale[buffer as usize] = Stale::default();
+        warn_before(&self.word(WRITING)?, self.pass + 1);
+        self.publish()
     }
 }
 
@@ -296,64 +336,147 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::serve::job::tests::terms;
+    use crate::serve::words::put;
     use proptest::prelude::*;
 
     fn shard() -> Shard {
         let terms = terms(2, 2);
-        let region = Region::host(terms.room(0).room_bytes() as usize);
-        Shard::new(&terms, 0, region).unwrap()
+        let room = terms.room(0);
+        let [words, data] =
+            [room.words_bytes(), room.data_bytes()].map(|bytes| Region::host(bytes as usize));
+        Shard::new(&terms, 0, words, Store::Host(data))
     }
 
-    fn put_slot(shard: &Shard, (worker, number): (u64, u64), header: [u64; 3], data: &[f32]) {
-        let slot = shard.room.slot(worker, number);
+    fn data(shard: &Shard) -> &Region {
+        let Store::Host(region) = &shard.store else { panic!("it is in memory of the host") };
+        region
+    }
+
+    fn put_slot(shard: &Shard, (worker, number): (u64, u64), header: [u64; 3], values: &[f32]) {
+        let slot = shard.room.header(worker, number);
         for (at, word) in [8, 16, 24].into_iter().zip(header) {
             put(&shard.word(slot + at).unwrap(), word);
         }
-        let bytes: Vec<u8> = data.iter().flat_map(|value| value.to_le_bytes()).collect();
-        shard.region.copy_in((slot + HEADER_BYTES) as usize, &bytes).unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        data(shard).copy_in(shard.room.slot_data(worker, number) as usize, &bytes).unwrap();
         publish(&shard.word(slot).unwrap(), number);
     }
 
     fn parameters(shard: &Shard) -> Vec<f32> {
         let mut bytes = vec![0; shard.room.bytes as usize];
-        let at = shard.room.parameters(shard.version) as usize;
-        shard.region.copy_out(at, &mut bytes).unwrap();
+        let at = shard.room.parameters(shard.buffer()) as usize;
+        data(shard).copy_out(at, &mut bytes).unwrap();
         let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
         bytes.chunks(4).map(float).collect()
+    }
+
+    fn next(shard: &Shard, worker: u64) -> Option<Write> {
+        shard.next_write(&shard.counts, worker).unwrap()
     }
 
     #[test]
     fn writes_become_versions_in_their_order() {
         let mut shard = shard();
         let bytes = shard.room.bytes;
-        assert_eq!(shard.next_write(0).unwrap(), None);
-        put_slot(&shard, (1, 1), header(Kind::Assign, 2, 4, 8), &[9.0, 2.0, 3.0, 9.0]);
-        let write = shard.next_write(1).unwrap().unwrap();
-        assert_eq!((write.kind, write.holders), (Ok(Kind::Assign), 2));
-        shard.apply(&write).unwrap();
+        assert_eq!(next(&shard, 0), None);
+        put_slot(&shard, (1, 1), header(Kind::Assign, 4, 8), &[9.0, 2.0, 3.0, 9.0]);
+        let write = next(&shard, 1).unwrap();
+        assert_eq!(write.kind, Ok(Kind::Assign));
+        shard.make(&[write]).unwrap();
         assert_eq!(parameters(&shard)[..5], [0.0, 2.0, 3.0, 0.0, 0.0]);
-        put_slot(&shard, (0, 1), header(Kind::Gradient, 0, 0, bytes), &[100.0, 0.0, -100.0]);
-        let write = shard.next_write(0).unwrap().unwrap();
-        shard.apply(&write).unwrap();
+        put_slot(&shard, (0, 1), header(Kind::Gradient, 0, bytes), &[100.0, 0.0, -100.0]);
+        let write = next(&shard, 0).unwrap();
+        shard.make(&[write]).unwrap();
         assert_eq!(parameters(&shard)[..5], [-1.0, 2.0, 4.0, 0.0, 0.0]);
-        assert_eq!((shard.version, &shard.clocks[..]), (2, &[1, 0][..]));
-        assert_eq!(peek(&shard.word(shard.room.acked(0)).unwrap()), 1);
+        assert_eq!((shard.counts.version, &shard.counts.clocks[..]), (2, &[1, 0][..]));
+        let acked = || peek(&shard.words.word64(shard.room.acked(0) as usize).unwrap());
+        assert_eq!(acked(), 0, "nothing is acknowledged before it is published");
+        assert!(shard.is_new());
+        let mut published = shard;
+        published.publish().unwrap();
+        assert_eq!(peek(&published.word(published.room.acked(0)).unwrap()), 1);
     }
 
-    /// If this fails, a replica takes an order that no primary can have given.
+    /// If this fails, a part of a tensor that was written is lost with the next write, which copies
+    /// only what has changed.
     #[test]
-    fn an_order_of_what_is_not_next_is_refused() {
-        let shard = shard();
-        let log = |entry: u64| {
-            put(&shard.word(shard.room.log(1)).unwrap(), entry);
-            shard.next_logged(0)
-        };
-        use super::super::layout::log_entry;
-        assert_eq!(log(0).unwrap(), None);
-        assert_eq!(log(log_entry(2, 0, 1)).unwrap(), None, "of another version");
-        assert_eq!(log(log_entry(1, 0, 1)).unwrap(), None, "its slot is not there yet");
-        for entry in [log_entry(1, 0, 2), log_entry(1, 2, 1), log_entry(1, 0xffff, 1)] {
-            assert!(matches!(log(entry), Err(Error::PeerValue { .. })), "{entry:#x}");
+    fn small_writes_and_gradients_add_up() {
+        let mut shard = shard();
+        // Behind the last tensor nothing is kept.
+        let count = shard.floats[0].end as usize / 4;
+        let (mut random, mut model) = (fastrand::Rng::with_seed(7), vec![0.0_f32; count]);
+        for number in 1..300 {
+            let header = if random.u8(..) < 20 {
+                let gradient: Vec<f32> = (0..count).map(|_| f32::from(random.i8(..))).collect();
+                model.iter_mut().zip(&gradient).for_each(|(it, by)| *it -= 0.01 * by);
+                (header(Kind::Gradient, 0, shard.room.bytes), gradient)
+            } else {
+                let at = random.usize(..count);
+                let length = random.usize(1..=(count - at).min(5));
+                let mut data = vec![0.0; count];
+                data[at..at + length].fill_with(|| f32::from(random.i8(..)));
+                model[at..at + length].copy_from_slice(&data[at..at + length]);
+                (header(Kind::Assign, 4 * at as u64, 4 * length as u64), data)
+            };
+            put_slot(&shard, (1, number), header.0, &header.1);
+            let write = next(&shard, 1).unwrap();
+            shard.make(&[write]).unwrap();
+            assert_eq!(parameters(&shard)[..count], model, "write {number}");
+        }
+    }
+
+    /// If this fails, what several gradients make of parameters depends on whether they waited
+    /// together.
+    #[test]
+    fn gradients_of_one_pass_are_those_of_one_pass_each() {
+        let (mut one, mut all) = (shard(), shard());
+        let mut random = fastrand::Rng::with_seed(11);
+        let (mut counts, mut writes) = (all.counts.clone(), Vec::new());
+        for (worker, number) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
+            let gradient: Vec<f32> = (0..one.room.bytes / 4).map(|_| random.f32() - 0.5).collect();
+            let header = header(Kind::Gradient, 0, one.room.bytes);
+            put_slot(&one, (worker, number), header, &gradient);
+            let write = next(&one, worker).unwrap();
+            one.make(&[write]).unwrap();
+            put_slot(&all, (worker, number), header, &gradient);
+            let write = all.next_write(&counts, worker).unwrap().unwrap();
+            assert!(Shard::fits(&writes, &write));
+            counts.take(&write);
+            writes.push(write);
+        }
+        all.make(&writes).unwrap();
+        assert_eq!((parameters(&one), &one.counts), (parameters(&all), &all.counts));
+        assert_eq!(counts, all.counts);
+    }
+
+    /// If this fails, a server that takes over goes on from something else than its primary made,
+    /// or a reader takes for whole what was overwritten while it read.
+    #[test]
+    fn a_replica_goes_on_from_what_was_copied() {
+        let (mut primary, mut replica) = (shard(), shard());
+        let bytes = primary.room.bytes;
+        for number in 1..=3 {
+            put_slot(&primary, (0, number), header(Kind::Gradient, 0, bytes), &[100.0, -1.0]);
+            let write = next(&primary, 0).unwrap();
+            primary.make(&[write]).unwrap();
+        }
+        // As a primary copies it.
+        let (room, from) = (primary.room, primary.buffer());
+        for to in [0, 1] {
+            let mut copied = vec![0; room.buffer_bytes() as usize];
+            data(&primary).copy_out(room.parameters(from) as usize, &mut copied).unwrap();
+            data(&replica).copy_in(room.parameters(to) as usize, &copied).unwrap();
+            let mut meta = vec![0; room.meta_bytes() as usize];
+            primary.words.copy_out(room.meta(from) as usize, &mut meta).unwrap();
+            replica.words.copy_in(room.meta(to) as usize, &meta).unwrap();
+            publish(&replica.word(SYNCED).unwrap(), synced(3, to));
+            let before = replica.pass;
+            replica.adopt().unwrap();
+            assert_eq!(parameters(&replica), parameters(&primary));
+            assert_eq!(replica.counts, primary.counts);
+            assert_eq!((replica.buffer(), replica.synced().unwrap()), (to, 3));
+            assert!(replica.pass >= before + room.versions);
+            assert_eq!(peek(&replica.word(room.acked(0)).unwrap()), 3);
         }
     }
 
@@ -371,13 +494,15 @@ mod tests {
                 let mut shard = shard();
                 let data = &data[..data.len().min(shard.room.bytes as usize / 4)];
                 put_slot(&shard, (0, 1), header, data);
-                let write = shard.next_write(0).unwrap().unwrap();
-                shard.apply(&write).unwrap();
+                let write = next(&shard, 0).unwrap();
+                shard.make(&[write]).unwrap();
+                shard.publish().unwrap();
                 let refused = peek(&shard.word(shard.room.refused(0)).unwrap());
                 let expected = write.kind.err().map_or(0, |code| 1 << 8 | (code + 1));
                 prop_assert_eq!(refused, expected);
                 prop_assert!(write.kind.err().is_none_or(|code| code < REASONS.len() as u64));
-                prop_assert_eq!((shard.version, &shard.applied[..]), (1, &[1, 0][..]));
+                prop_assert_eq!(shard.counts.version, 1);
+                prop_assert_eq!(&shard.counts.applied, &[1, 0]);
                 if write.kind.is_err() {
                     prop_assert!(parameters(&shard).iter().all(|value| *value == 0.0));
                 }

@@ -4,7 +4,6 @@
 pub(super) use crate::shared::{observe, publish, warn_before};
 
 use crate::shared::{AtomicWord64, WordArray};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// A load that nothing depends on.
@@ -19,21 +18,6 @@ pub(super) fn put(word: &AtomicWord64, value: u64) {
 
 /// Words that are taken out of a row at once: what is computed with them stays in the cache.
 pub(super) const CHUNK: usize = 512;
-
-/// Copies words.
-pub(super) fn copy(from: &WordArray, to: &WordArray) {
-    copy_range(from, to, 0..from.count().min(to.count()));
-}
-
-/// Copies these words of a row to the same places of another.
-pub(super) fn copy_range(from: &WordArray, to: &WordArray, range: Range<usize>) {
-    let mut words = [0; CHUNK];
-    for start in range.clone().step_by(CHUNK) {
-        let words = &mut words[..CHUNK.min(range.end - start)];
-        from.load_all(start, words);
-        to.store_all(start, words);
-    }
-}
 
 /// One word of a row.
 pub(super) fn get(row: &WordArray, index: usize) -> u64 {

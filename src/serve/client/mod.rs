@@ -5,7 +5,7 @@ mod send;
 
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::{Job, Terms};
-use super::layout::{HEADER_BYTES, LEADS, LEFT, OBSERVER, PUBLISHED, Room};
+use super::layout::{HEADER_BYTES, LEADS, LEFT, OBSERVER, Room, VERSION};
 use super::shard::{Kind, REASONS};
 use super::words::{observe, peek, set};
 use crate::bootstrap::Launch;
@@ -37,7 +37,7 @@ pub struct Client {
     mirror: Vec<Pinned>,
     /// The version of that.
     versions: Vec<u64>,
-    /// For each shard: its status at the primary, then at the replica, and a word.
+    /// For each shard: its status at the primary, and [`WORDS_BYTES`] of words.
     status: Vec<Pinned>,
     sent: Vec<u64>,
     acked: Vec<u64>,
@@ -45,10 +45,15 @@ pub struct Client {
     swapped: Vec<Option<(usize, usize)>>,
     /// Bytes of each shard that were read from each server.
     traffic: Vec<u64>,
-    /// The removed servers when what is not acknowledged was sent.
-    sent_under: u64,
+    /// For each shard: the server that what is not acknowledged was sent to; none where that has
+    /// failed.
+    sent_to: Vec<Option<usize>>,
     role: Role,
 }
+
+/// Behind a status: what is read back, and thrown away; what a worker says there of its reads; the
+/// version of what it reads.
+const WORDS_BYTES: u64 = 64;
 
 /// An access on its way: server, and its number there.
 type Begun = (usize, u64);
@@ -72,9 +77,9 @@ impl Client {
         for shard in 0..count {
             let room = fabric.terms.room(shard);
             let pinned = |bytes| Pinned::new(&fabric.adapter, bytes, RemoteAccess::None);
-            staging.push(pinned(room.slot_bytes() * room.credits)?);
+            staging.push(pinned((HEADER_BYTES + room.bytes) * room.credits)?);
             mirror.push(pinned(room.bytes)?);
-            status.push(pinned(2 * room.status_bytes() + 64)?);
+            status.push(pinned(room.status_bytes() + WORDS_BYTES)?);
         }
         Ok(Self {
             fabric,
@@ -87,7 +92,7 @@ impl Client {
             acked: vec![0; count],
             swapped: vec![None; count],
             traffic: vec![0; count * servers],
-            sent_under: 0,
+            sent_to: vec![None; count],
             role,
         })
     }
@@ -114,7 +119,7 @@ impl Client {
     /// # Errors
     /// [`ServeError::Lost`] where no server is left.
     pub fn primaries(&self) -> Result<Vec<usize>> {
-        (0..self.swapped.len()).map(|shard| Ok(self.holders(shard)?.0)).collect()
+        (0..self.swapped.len()).map(|shard| self.primary(shard)).collect()
     }
 
     /// Reads all parameters; gives the version of each shard, the number of writes that are in it.
@@ -187,7 +192,7 @@ impl Client {
         self.stage_header((shard, number), Kind::Assign, (start, length))?;
         let at = self.staged(shard, number) + HEADER_BYTES + start;
         self.staging[shard].region.copy_in(at as usize, bytes)?;
-        self.send(&[Sending { shard, number, start, length, to_all: true }])?;
+        self.send(&[Sending { shard, number, start, length }])?;
         self.wait_acked(shard, number)?;
         Ok(number)
     }
@@ -243,7 +248,7 @@ impl Client {
             self.stage_header((shard, number), Kind::Gradient, (0, length))?;
             let at = self.staged(shard, number) + HEADER_BYTES;
             fill(shard, &self.staging[shard].region.part(at as usize, length as usize)?)?;
-            all.push(Sending { shard, number, start: 0, length, to_all: true });
+            all.push(Sending { shard, number, start: 0, length });
         }
         self.send(&all)
     }
@@ -273,8 +278,7 @@ impl Client {
             while !self.look(shard)? {
                 wait.turn(self, shard)?;
             }
-            let published = self.status[shard].region.word64(PUBLISHED as usize)?;
-            versions.push(observe(&published).saturating_sub(1));
+            versions.push(observe(&self.status[shard].region.word64(VERSION as usize)?));
         }
         Ok(versions)
     }
@@ -330,12 +334,13 @@ impl Client {
         Ok((place.shard, place.offset + offset))
     }
 
-    fn holders(&self, shard: usize) -> Result<(usize, Option<usize>)> {
+    /// The server that leads a shard, as far as this worker has seen.
+    fn primary(&self, shard: usize) -> Result<usize> {
         let holders = self.fabric.terms.holders(shard, self.fabric.view.removed());
         let (first, second) = holders.ok_or(Error::Serve(ServeError::Lost { shard }))?;
         Ok(match second {
-            Some(second) if self.swapped[shard] == Some((first, second)) => (second, Some(first)),
-            _ => (first, second),
+            Some(second) if self.swapped[shard] == Some((first, second)) => second,
+            _ => first,
         })
     }
 
@@ -350,7 +355,7 @@ impl Client {
     /// Has what was read there just now come from the primary? Words of a status are read in any
     /// order, so this is a read of its own, after that of what it is about.
     fn still_leads(&mut self, shard: usize, server: usize) -> Result<bool> {
-        let from = self.fabric.room(server, shard, LEADS);
+        let from = self.fabric.words(server, shard, LEADS);
         let into = self.status[shard].at(LEADS);
         let read = self.fabric.read(server, into, from, 8)?;
         self.fabric.wait(server, read)?;
@@ -363,8 +368,8 @@ impl Client {
 
     /// Looks what the primary has acknowledged; false if it does not answer, or is it no more.
     fn look(&mut self, shard: usize) -> Result<bool> {
-        let (primary, _) = self.holders(shard)?;
-        match self.read_status(shard, primary, 0) {
+        let primary = self.primary(shard)?;
+        match self.read_status(shard, primary) {
             Ok(()) => {}
             Err(error) => return Err(error).or_else(unanswered),
         }
@@ -386,13 +391,22 @@ impl Client {
             let (worker, number) = (self.worker as usize, refused >> 8);
             return Err(Error::Serve(ServeError::Refused { shard, worker, number, why }));
         }
+        if self.is_elsewhere(shard)? {
+            self.send_again()?;
+        }
         Ok(true)
     }
 
-    fn read_status(&mut self, shard: usize, server: usize, at: u64) -> Result<()> {
+    /// Was something that is not acknowledged sent to a server that leads the shard no more?
+    fn is_elsewhere(&self, shard: usize) -> Result<bool> {
+        let is_sent = self.sent_to[shard] == Some(self.primary(shard)?);
+        Ok(!is_sent && self.acked[shard] < self.sent[shard])
+    }
+
+    fn read_status(&mut self, shard: usize, server: usize) -> Result<()> {
         let bytes = self.room(shard).status_bytes();
-        let from = self.fabric.room(server, shard, 0);
-        let read = self.fabric.read(server, self.status[shard].at(at), from, bytes)?;
+        let from = self.fabric.words(server, shard, 0);
+        let read = self.fabric.read(server, self.status[shard].at(0), from, bytes)?;
         self.fabric.wait(server, read)
     }
 
@@ -446,17 +460,14 @@ impl Waiting {
         Self { what, shard, number, since: Instant::now(), pause: Pause::default() }
     }
 
-    /// Another turn: what was sent goes to new holders, where there are some.
+    /// Another turn.
     fn turn(&mut self, client: &mut Client, shard: usize) -> Result<()> {
-        if client.fabric.view.removed() != client.sent_under {
-            client.send_again()?;
-        }
         if self.since.elapsed() < client.fabric.timeout {
             self.pause.pause();
             return Ok(());
         }
         let (acked, sent) = (client.acked[shard], client.sent[shard]);
-        let (primary, _) = client.holders(shard)?;
+        let primary = client.primary(shard)?;
         let staleness = client.job().staleness;
         let bound = staleness.map_or(String::new(), |most| {
             format!("; at most {most} gradients ahead of the slowest worker are taken")

@@ -1,10 +1,11 @@
-//! How a worker writes: into slots of its own on the servers that hold a shard.
+//! How a worker writes: into slots of its own on the server that leads a shard.
 
-use super::{Begun, Client, Waiting, unanswered};
+use super::{Begun, Client, Waiting};
 use crate::error::{Error, Result, ServeError};
 use crate::serve::layout::HEADER_BYTES;
 use crate::serve::shard::{Kind, header};
-use crate::serve::words::{observe, peek, put};
+use crate::serve::words::{peek, put};
+use std::ops::Range;
 
 /// One write: shard, number, the part of its data.
 #[derive(Clone, Copy)]
@@ -13,15 +14,13 @@ pub(super) struct Sending {
     pub(super) number: u64,
     pub(super) start: u64,
     pub(super) length: u64,
-    /// Every holder gets it from here; else the primary alone, which passes it on.
-    pub(super) to_all: bool,
 }
 
 impl Client {
     /// Where a write stands in this worker's staging memory.
     pub(super) fn staged(&self, shard: usize, number: u64) -> u64 {
         let room = self.room(shard);
-        room.slot_bytes() * (number % room.credits)
+        (HEADER_BYTES + room.bytes) * (number % room.credits)
     }
 
     pub(super) fn stage_header(
@@ -33,7 +32,7 @@ impl Client {
         let slot = self.staged(shard, number);
         let region = &self.staging[shard].region;
         put(&region.word64(slot as usize)?, number);
-        for (at, word) in (8..).step_by(8).zip(header(kind, 0, start, length)) {
+        for (at, word) in (8..).step_by(8).zip(header(kind, start, length)) {
             put(&region.word64(slot as usize + at)?, word);
         }
         Ok(())
@@ -44,7 +43,7 @@ impl Client {
         let number = self.sent[shard] + 1;
         let credits = self.room(shard).credits;
         let mut wait = Waiting::new("a slot", shard, number);
-        while number > self.acked[shard] + credits || !self.is_free(shard, number)? {
+        while number > self.acked[shard] + credits {
             self.look(shard)?;
             wait.turn(self, shard)?;
         }
@@ -52,31 +51,10 @@ impl Client {
         Ok(number)
     }
 
-    /// Has the replica applied what was in the slot before? The primary has, if it was
-    /// acknowledged.
-    fn is_free(&mut self, shard: usize, number: u64) -> Result<bool> {
-        let room = self.room(shard);
-        let Some(replica) = self.holders(shard)?.1.filter(|_| number > room.credits) else {
-            return Ok(true);
-        };
-        let at = room.status_bytes();
-        match self.read_status(shard, replica, at) {
-            Ok(()) => {
-                let acked = at + room.acked(self.worker);
-                let acked = observe(&self.status[shard].region.word64(acked as usize)?);
-                Ok(acked + room.credits >= number)
-            }
-            Err(error) => Err(error).or_else(unanswered),
-        }
-    }
-
-    /// Writes into the slots of the holders; and again to others, where holders are removed
-    /// meanwhile.
+    /// Writes into the slots of the primaries; and again to others, where one is removed meanwhile.
+    /// What a primary does not take since it leads no more is sent again by who waits for it.
     pub(super) fn send(&mut self, all: &[Sending]) -> Result<()> {
         let removed = self.fabric.view.removed();
-        if removed != self.sent_under {
-            return self.send_again();
-        }
         match self.try_send(all) {
             Err(Error::Transport { .. }) => {
                 self.wait_for_removal(removed)?;
@@ -86,95 +64,92 @@ impl Client {
         }
     }
 
-    /// Sends what is not acknowledged to the primaries of now.
+    /// Sends what is not acknowledged, and was sent to other servers, to the primaries of now.
     pub(super) fn send_again(&mut self) -> Result<()> {
         for _ in 0..self.job().servers {
             let mut all = Vec::new();
             for shard in 0..self.sent.len() {
+                if !self.is_elsewhere(shard)? {
+                    continue;
+                }
                 for number in self.acked[shard] + 1..=self.sent[shard] {
                     let slot = self.staged(shard, number) as usize;
                     let region = &self.staging[shard].region;
                     let [start, length] = [16, 24].map(|at| region.word64(slot + at));
                     let (start, length) = (peek(&start?), peek(&length?));
-                    all.push(Sending { shard, number, start, length, to_all: false });
+                    all.push(Sending { shard, number, start, length });
                 }
             }
             let removed = self.fabric.view.removed();
             match self.try_send(&all) {
                 Err(Error::Transport { .. }) => self.wait_for_removal(removed)?,
-                Ok(()) => {
-                    self.sent_under = removed;
-                    return Ok(());
-                }
                 other => return other,
             }
         }
         Err(Error::Serve(ServeError::Lost { shard: 0 }))
     }
 
-    /// Each step on all servers, then the next: data; a word of it read back, which pushes it into
-    /// memory; its number, at the replicas first.
+    /// Each step on all servers, then the next: header and data; a word of each read back, which
+    /// pushes them into memory; the number.
     fn try_send(&mut self, all: &[Sending]) -> Result<()> {
-        let sent = self.send_steps(all);
-        if sent.is_err() {
+        let (mut targets, mut sent_to) = (Vec::new(), self.sent_to.clone());
+        for Sending { shard, number, .. } in all.iter().copied() {
+            let target = self.primary(shard)?;
+            // Where an earlier write went elsewhere, the shard stays such until all is sent again.
+            if self.acked[shard] + 1 == number {
+                sent_to[shard] = Some(target);
+            } else if sent_to[shard] != Some(target) {
+                sent_to[shard] = None;
+            }
+            targets.push(target);
+            self.sent_to[shard] = None;
+        }
+        let sent = self.send_steps(all, &targets);
+        match sent {
+            Ok(()) => self.sent_to = sent_to,
             // Staging memory changes only when nothing reads it any more.
-            (0..self.job().servers).for_each(|server| self.fabric.settle(server));
+            Err(_) => (0..self.job().servers).for_each(|server| self.fabric.settle(server)),
         }
         sent
     }
 
-    fn send_steps(&mut self, all: &[Sending]) -> Result<()> {
+    fn send_steps(&mut self, all: &[Sending], targets: &[usize]) -> Result<()> {
         let mut begun = Vec::new();
-        let mut targets = Vec::new();
-        for sending in all {
-            let (primary, replica) = self.holders(sending.shard)?;
-            let replica = replica.filter(|_| sending.to_all);
-            targets.push((primary, replica));
-            // The primary copies it to a replica that does not have it from here. What was sent
-            // before said so of others: true as well, as long as those are meant.
-            let slot = self.staged(sending.shard, sending.number) as usize;
-            let first = self.staging[sending.shard].region.word64(slot + 8)?;
-            put(&first, peek(&first) & 0xff | replica.map_or(0, |replica| 1 << (8 + replica)));
-        }
-        for (sending, (primary, replica)) in all.iter().zip(&targets) {
-            for server in replica.iter().chain([primary]) {
-                begun.push(self.begin(sending, *server, 8, HEADER_BYTES - 8)?);
-                let data = HEADER_BYTES + sending.start;
-                begun.push(self.begin(sending, *server, data, sending.length)?);
-            }
+        for (sending, server) in all.iter().zip(targets) {
+            begun.push(self.begin_words(sending, *server, 8..HEADER_BYTES)?);
+            let Sending { shard, number, start, length } = *sending;
+            let slot = self.room(shard).slot_data(self.worker, number);
+            let to = self.fabric.data(*server, shard, slot + start);
+            let from = self.staged(shard, number) + HEADER_BYTES + start;
+            let from = self.staging[shard].at(from);
+            begun.push((*server, self.fabric.write(*server, from, to, length)?));
         }
         self.wait_all(&begun)?;
         begun.clear();
-        for (sending, (primary, replica)) in all.iter().zip(&targets) {
-            let room = self.room(sending.shard);
-            for server in replica.iter().chain([primary]) {
-                let slot = room.slot(self.worker, sending.number);
-                let from = self.fabric.room(*server, sending.shard, slot + 8);
-                let into = self.status[sending.shard].at(2 * room.status_bytes());
+        for (sending, server) in all.iter().zip(targets) {
+            let Sending { shard, number, .. } = *sending;
+            let room = self.room(shard);
+            let words = self.fabric.words(*server, shard, room.header(self.worker, number) + 8);
+            let data = self.fabric.data(*server, shard, room.slot_data(self.worker, number));
+            for from in [words, data] {
+                let into = self.status[shard].at(room.status_bytes());
                 begun.push((*server, self.fabric.read(*server, into, from, 8)?));
             }
         }
         self.wait_all(&begun)?;
         begun.clear();
-        for (sending, (_, replica)) in all.iter().zip(&targets) {
-            if let Some(server) = replica {
-                begun.push(self.begin(sending, *server, 0, 8)?);
-            }
-        }
-        self.wait_all(&begun)?;
-        begun.clear();
-        for (sending, (primary, _)) in all.iter().zip(&targets) {
-            begun.push(self.begin(sending, *primary, 0, 8)?);
+        for (sending, server) in all.iter().zip(targets) {
+            begun.push(self.begin_words(sending, *server, 0..8)?);
         }
         self.wait_all(&begun)
     }
 
-    /// Begins to write a part of a slot.
-    fn begin(&mut self, sending: &Sending, server: usize, at: u64, length: u64) -> Result<Begun> {
+    /// Begins to write a part of a slot's header.
+    fn begin_words(&mut self, sending: &Sending, server: usize, part: Range<u64>) -> Result<Begun> {
         let Sending { shard, number, .. } = *sending;
-        let slot = self.room(shard).slot(self.worker, number);
-        let to = self.fabric.room(server, shard, slot + at);
-        let from = self.staged(shard, number) + at;
-        Ok((server, self.fabric.write(server, self.staging[shard].at(from), to, length)?))
+        let header = self.room(shard).header(self.worker, number);
+        let to = self.fabric.words(server, shard, header + part.start);
+        let from = self.staging[shard].at(self.staged(shard, number) + part.start);
+        Ok((server, self.fabric.write(server, from, to, part.end - part.start)?))
     }
 }

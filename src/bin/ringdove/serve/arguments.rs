@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use ringdove::DataType;
-use ringdove::serve::{Model, Optimizer, Tensor};
+use ringdove::serve::{Memory, Model, Optimizer, Tensor};
 use std::path::PathBuf;
 
 /// Command line of `ringdove serve`.
@@ -60,6 +60,16 @@ pub struct JobArguments {
     /// Versions that a server keeps
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub versions: usize,
+    /// Where a server keeps parameters; gpu: in the memory of its GPU, where a kernel applies
+    /// gradients
+    #[arg(long, value_enum, default_value_t = Place::Host)]
+    memory: Place,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Place {
+    Host,
+    Gpu,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -70,6 +80,13 @@ enum Kind {
 }
 
 impl JobArguments {
+    pub fn memory(&self) -> Memory {
+        match self.memory {
+            Place::Host => Memory::Host,
+            Place::Gpu => Memory::Gpu,
+        }
+    }
+
     pub fn optimizer(&self) -> Optimizer {
         let (rate, momentum) = (self.rate, self.momentum);
         match self.optimizer {

@@ -28,10 +28,11 @@ fn member(arguments: &Arguments) -> Result<(), String> {
         let mut server = Server::join(job, &launch, &settings).map_err(text)?;
         let served = server.run().map_err(text)?;
         return super::say(&format!(
-            "server {}: {} versions led, {} followed, {} shards taken over, {} copied, {} handed \
-             over, {} received, {} workers lost\n",
+            "server {}: {} versions led in {} passes, {} followed, {} shards taken over, {} \
+             copied, {} handed over, {} received, {} workers lost\n",
             launch.rank,
             served.led,
+            served.passes,
             served.followed,
             served.taken_over,
             served.copied,
@@ -77,6 +78,7 @@ pub fn job(arguments: &JobArguments, members: usize) -> Result<Job, String> {
         staleness: arguments.staleness,
         credits: arguments.credits,
         versions: arguments.versions,
+        memory: arguments.memory(),
         ..Job::new(model_of(&arguments.model)?, servers, workers)
     })
 }
