@@ -407,6 +407,13 @@ impl<'a> World<'a> {
         };
         self.blocks[block].place.2 += behind;
         let mut reached = Reached::default();
+        if let Op::Reduce { destination: Operand::Slot { port, .. }, b, .. } = ops[0]
+            && places(&ops[0])[0] == Some(b)
+            && self.is_peers(block, port)
+        {
+            // Behind the first op of a pass, what grows in a slot is in registers.
+            reached.trip = 2.0 * self.latency(self.lane_at(block, port).1);
+        }
         for op in &ops[..=behind] {
             self.reach(block, op, &mut reached);
         }
@@ -419,6 +426,12 @@ impl<'a> World<'a> {
         self.will_store(block, reached.ports, (bytes, rate), Then::Nothing);
     }
 
+    /// Are the slots at a port the peer's memory, which the block writes?
+    fn is_peers(&self, block: usize, port: PortIndex) -> bool {
+        let (number, side) = self.blocks[block].ports[usize::from(port)];
+        side == Side::Send && self.lanes[number].lane.kind == LaneKind::Stores
+    }
+
     /// Which memory of peers a copy or reduction reads or writes, and whether it writes its own.
     fn reach(&self, block: usize, op: &Op, reached: &mut Reached) {
         let places = places(op);
@@ -426,18 +439,15 @@ impl<'a> World<'a> {
             Operand::Peer { port, .. } => Some(port),
             _ => None,
         });
-        let side = |port: PortIndex| self.blocks[block].ports[usize::from(port)].1;
-        let lane = |port| self.lane_at(block, port).1;
         match (peer, places[0]) {
             (Some(port), _) => {
                 reached.ports |= 1 << port;
-                if side(port) == Side::Receive {
-                    reached.trip = reached.trip.max(2.0 * self.latency(lane(port)));
+                if self.blocks[block].ports[usize::from(port)].1 == Side::Receive {
+                    let trip = 2.0 * self.latency(self.lane_at(block, port).1);
+                    reached.trip = reached.trip.max(trip);
                 }
             }
-            (None, Some(Operand::Slot { port, .. }))
-                if side(port) == Side::Send && lane(port).kind == LaneKind::Stores =>
-            {
+            (None, Some(Operand::Slot { port, .. })) if self.is_peers(block, port) => {
                 reached.ports |= 1 << port;
             }
             _ => reached.is_local = true,

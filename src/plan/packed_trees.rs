@@ -27,6 +27,8 @@ use super::{
     BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
     RankProgram, Segment, Side, SpanningTree,
 };
+use ringdove_kernels::element::ReduceOp;
+use ringdove_kernels::pass::FUSED_MAX;
 use std::collections::BTreeMap;
 
 /// Slices that a rank is ahead for each link to the root: see above.
@@ -258,28 +260,44 @@ impl Node<'_> {
             Some(parent) => parent.claim(ops),
             None => at(Buffer::Output, range),
         };
-        let mut sum = self.own(range);
+        let (mut sum, mut added) = (self.own(range), 0);
         let Some(last) = ends.from.len().checked_sub(1) else {
             let slot = target(ops);
             ops.push(copy(slot, sum, range, Modifiers::SCALE));
             ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
             return;
         };
-        for (number, (kind, child)) in ends.from.iter().enumerate() {
-            let a = child.wait(ops);
-            let destination = match (number == last, kind) {
+        let children = ends.from.chunks(self.terms_of_pass());
+        for (nth, group) in children.enumerate() {
+            // Nothing may come between ops that share a pass.
+            let arrived: Vec<_> = group.iter().map(|(_, child)| child.wait(ops)).collect();
+            added += group.len();
+            let destination = match (added > last, group[0].0) {
                 (true, _) => target(ops),
-                (false, LaneKind::Rail) if number > 0 => sum,
+                (false, LaneKind::Rail) if nth > 0 => sum,
                 (false, LaneKind::Rail) => ends.scratch(ops),
-                (false, _) => a,
+                (false, _) => arrived[0],
             };
-            let finish = number == last && ends.up.is_none();
-            let modifiers = Modifiers { scale: number == 0, finish };
-            ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
-            sum = destination;
+            for (number, a) in arrived.into_iter().enumerate() {
+                let is_first = nth == 0 && number == 0;
+                let is_last = added > last && number + 1 == group.len();
+                let modifiers =
+                    Modifiers { scale: is_first, finish: is_last && ends.up.is_none() };
+                ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
+                sum = destination;
+            }
         }
         ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
         ends.from.iter_mut().for_each(|(_, child)| child.release(ops));
+    }
+
+    /// How many children's slices are added at a time. The executor has passes that add up to
+    /// four terms, of sums alone, of types of two bytes and more. Without one the sum would be read
+    /// from the parent's slot again for each child, over the link.
+    fn terms_of_pass(&self) -> usize {
+        let request = &self.choice.request;
+        let is_sum = matches!(request.reduce_op, ReduceOp::Sum | ReduceOp::Avg);
+        if is_sum && request.element_bytes > 1 { FUSED_MAX as usize - 1 } else { 1 }
     }
 
     /// What comes from the parent, or what the root has, goes to the children and to the output.
