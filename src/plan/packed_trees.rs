@@ -8,10 +8,12 @@
 //! * *Down*: all-gather and broadcast. The root stores its data to its children; every other rank
 //!   stores what arrives to its own children, and copies it to its output: in one pass over memory,
 //!   where the executor can (`fuse.rs`).
-//! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
-//!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
-//!   comes over a rail is added last, since an engine writes those slots, and nobody else: into
-//!   what has been added up to then, or into a slot of which the message comes later.
+//! * *Up*: reduce-scatter and reduce. A rank adds what up to three children have sent and its own in
+//!   its parent's slot: one pass, of sums that the executor has such passes for. Other reductions,
+//!   and what more children have sent, are added in the slots in which it arrived, and the last on
+//!   the way into the parent's slot. What comes over a rail is added last, since an engine writes
+//!   those slots, and nobody else: into what has been added up to then, or into a slot of which the
+//!   message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
 //!   that come down: one more for each link between it and the root, and two where trees cross
 //!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
@@ -225,10 +227,11 @@ impl Node<'_> {
         Lane { from, to, index: self.lanes[&other], kind }
     }
 
-    /// Does what comes down go to the output and to the children in one pass? All-reduces store up,
-    /// too: there all blocks would store at one time and none at another.
-    fn shares_down(&self) -> bool {
-        self.choice.request.collective != Collective::AllReduce
+    /// Does what comes down go to the output and to so many children in one pass? All-reduces store
+    /// up, too: there all blocks would store at one time and none at another, so only ranks of
+    /// several children do, which have most to store.
+    fn shares_down(&self, children: usize) -> bool {
+        self.choice.request.collective != Collective::AllReduce || children > 1
     }
 
     /// Else, does the block copy a slice to the output before it stores it to the children? If all
@@ -281,8 +284,7 @@ impl Node<'_> {
             for (number, a) in arrived.into_iter().enumerate() {
                 let is_first = nth == 0 && number == 0;
                 let is_last = added > last && number + 1 == group.len();
-                let modifiers =
-                    Modifiers { scale: is_first, finish: is_last && ends.up.is_none() };
+                let modifiers = Modifiers { scale: is_first, finish: is_last && ends.up.is_none() };
                 ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
                 sum = destination;
             }
@@ -315,7 +317,7 @@ impl Node<'_> {
         };
         let is_there = ends.down.is_none() && (is_reduced || self.choice.request.in_place);
         let keep = (!is_there).then(|| copy(output, data, range, Modifiers::NONE));
-        if self.shares_down() {
+        if self.shares_down(ends.to.len()) {
             // Nothing may come between ops that share a pass.
             let slots: Vec<_> = ends.to.iter().map(|(_, child)| child.claim(ops)).collect();
             ops.extend(keep);
