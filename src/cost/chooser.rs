@@ -65,16 +65,10 @@ impl Means<'_> {
 /// From so many bytes on, packed trees are among the plans.
 pub const TREES_BYTES_MIN: u64 = 64 << 10;
 
-/// The same behind NVSwitches, which give each two GPUs the whole rate: there two hops do as well
-/// with less.
-const TREES_BYTES_MIN_BEHIND_SWITCHES: u64 = 16 << 20;
-
-/// May trees beat two hops for a request of so many bytes, the largest of its class?
-pub fn asks_for_trees(gpus: &[RankGpu], bytes: u64) -> bool {
-    let mut links = gpus.iter().flat_map(|gpu| &gpu.nvlinks);
-    let has_mesh = links.clone().any(|links| links.class == CLASS_GPU);
-    let least = if has_mesh { TREES_BYTES_MIN } else { TREES_BYTES_MIN_BEHIND_SWITCHES };
-    bytes >= least && links.next().is_some()
+/// May trees beat two hops? They do where NVLinks lead from GPU to GPU: NVSwitches give each two
+/// GPUs the whole rate, of which two hops leave nothing.
+pub fn has_mesh(gpus: &[RankGpu]) -> bool {
+    gpus.iter().flat_map(|gpu| &gpu.nvlinks).any(|links| links.class == CLASS_GPU)
 }
 
 /// The largest request of the class of this one.

@@ -25,7 +25,7 @@ mod run;
 mod tests;
 pub mod ways;
 
-pub use chooser::{Means, TREES_BYTES_MIN, Way, asks_for_trees, largest_of_class};
+pub use chooser::{Means, TREES_BYTES_MIN, Way, has_mesh, largest_of_class};
 pub use profile::Profile;
 pub use run::{Moved, Span};
 pub use ways::Ways;

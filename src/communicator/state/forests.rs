@@ -3,7 +3,7 @@
 
 use super::geometry::{Geometry, Nodes};
 use super::sync::lock;
-use crate::cost::{Model, Profile, asks_for_trees};
+use crate::cost::{Model, Profile, has_mesh};
 use crate::error::{Error, Result};
 use crate::plan::{Forest, TREES_PER_LANE};
 use crate::settings::Algorithms;
@@ -45,9 +45,9 @@ impl Forests {
         self.known().is_some_and(|gpus| share_gpus(&gpus, ranks_of_node(geometry)))
     }
 
-    /// May trees be best for an all-reduce of so many bytes, as far as that is known?
-    pub fn may_win(&self, bytes: u64) -> bool {
-        self.known().is_some_and(|gpus| asks_for_trees(&gpus, bytes))
+    /// Are there NVLinks from GPU to GPU, as far as that is known?
+    pub fn has_mesh(&self) -> bool {
+        self.known().is_some_and(|gpus| has_mesh(&gpus))
     }
 
     /// The GPUs of all ranks, where each is known.

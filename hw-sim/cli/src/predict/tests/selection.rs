@@ -6,7 +6,7 @@ use super::a100::parse;
 use super::low_latency::request;
 use hwsim_timing::simulate;
 use ringdove::Settings;
-use ringdove::cost::{Means, Moved, asks_for_trees};
+use ringdove::cost::{Means, Moved, has_mesh};
 use ringdove::plan::{Choice, Collective, CollectiveRequest, Draft, Limits};
 use std::time::{Duration, Instant};
 
@@ -71,8 +71,7 @@ impl World {
 
     /// How long it takes to choose, the shortest of three times.
     fn choice_takes(&self, bytes: u64) -> Duration {
-        let forest =
-            self.scene.forest(self.ranks).filter(|_| asks_for_trees(&self.scene.gpus, bytes));
+        let forest = self.scene.forest(self.ranks).filter(|_| has_mesh(&self.scene.gpus));
         let means = Means { limits: self.limits(), forest: forest.as_ref() };
         let model = self.scene.model(self.ranks).expect("few ranks");
         let choose = |_| {
