@@ -431,8 +431,7 @@ impl World {
                 Err(Reason::MessageGone { message })
             }
             (Side::Send, Access::Write) => self.slot_free(end, message),
-            // An engine reads it, and `put` knows what it may read.
-            (Side::Send, Access::Read) => Ok(()),
+            (Side::Send, Access::Read) => Ok(()), // By an engine: `put` knows what it may read.
             (Side::Receive, _) if end.observed <= message => {
                 Err(Reason::NotArrived { message, observed: end.observed })
             }
