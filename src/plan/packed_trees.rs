@@ -9,11 +9,11 @@
 //!   stores what arrives to its own children, and copies it to its output: in one pass over memory,
 //!   where the executor can (`fuse.rs`).
 //! * *Up*: reduce-scatter and reduce. A rank adds what up to three children have sent and its own
-//!   in its parent's slot: one pass, of sums that the executor has such passes for. Other reductions,
-//!   and what more children have sent, are added in the slots in which it arrived, and the last on
-//!   the way into the parent's slot. What comes over a rail is added last, since an engine writes
-//!   those slots, and nobody else: into what has been added up to then, or into a slot of which the
-//!   message comes later.
+//!   in its parent's slot: one pass, of sums that the executor has such passes for. Other
+//!   reductions, and what more children have sent, are added in the slots in which it arrived, and
+//!   the last on the way into the parent's slot. What comes over a rail is added last, since an
+//!   engine writes those slots, and nobody else: into what has been added up to then, or into a
+//!   slot of which the message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
 //!   that come down: one more for each link between it and the root, and two where trees cross
 //!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
