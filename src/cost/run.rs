@@ -5,16 +5,14 @@
 //! a µs. What happens first is played first, so the order in which messages come to an engine or a
 //! link is that of their times; of equal times, that in which they were made.
 
+mod passes;
 mod shares;
 mod stores;
 
 use super::profile::Profile;
 use super::ways::{LinkId, Ways};
-use crate::plan::{
-    Lane, LaneEnd, LaneKind, Op, Operand, Plan, PortIndex, Range, Segment, Side, places, shared,
-};
+use crate::plan::{Lane, LaneEnd, LaneKind, Op, Operand, Plan, PortIndex, Range, Segment, Side};
 use ringdove_kernels::op::ll_bytes;
-use ringdove_kernels::pass::SharedPass;
 use shares::{Shares, TIME_MIN};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -91,17 +89,6 @@ struct Block<'a> {
     /// Segment, round, op.
     place: (usize, u32, usize),
     storing: Option<Storing>,
-}
-
-/// What a pass over memory reaches.
-#[derive(Clone, Copy, Default)]
-struct Reached {
-    /// The set of the block's ports whose peers' memory it reads or writes.
-    ports: u32,
-    /// Until the first of what it reads there has come. µs.
-    trip: f64,
-    /// It writes memory of its own.
-    is_local: bool,
 }
 
 /// A doorbell that was rung.
@@ -390,57 +377,6 @@ impl<'a> World<'a> {
         for block in std::mem::take(&mut self.lanes[lane].waiting) {
             let at = self.blocks[block].at;
             self.push(at, Event::Block(block));
-        }
-    }
-
-    /// A copy or reduction, with those behind it that share its pass over memory. Into a slot of a
-    /// lane of stores it goes to the peer at once, as into a peer's buffer; from one it begins with
-    /// a round trip.
-    fn pass(&mut self, block: usize, bytes: u64) {
-        self.spend(block, self.profile.op);
-        let Block { segments, ends, place: (segment, _, first), .. } = self.blocks[block];
-        let ops = &segments[segment].ops[first..];
-        // The executor takes whole vectors of 16 bytes.
-        let (pass, behind) = match bytes.is_multiple_of(16) {
-            true => shared(ops, ends),
-            false => (SharedPass::of(matches!(ops[0], Op::Reduce { .. })), 0),
-        };
-        self.blocks[block].place.2 += behind;
-        let mut reached = Reached::default();
-        for op in &ops[..=behind] {
-            self.reach(block, op, &mut reached);
-        }
-        let rate = self.profile.pass(pass.sources(), pass.written());
-        let rate = if reached.is_local { self.local(block, rate) } else { rate };
-        if reached.ports == 0 {
-            return self.spend(block, bytes as f64 / rate);
-        }
-        self.spend(block, reached.trip);
-        self.will_store(block, reached.ports, (bytes, rate), Then::Nothing);
-    }
-
-    /// Which memory of peers a copy or reduction reads or writes, and whether it writes its own.
-    fn reach(&self, block: usize, op: &Op, reached: &mut Reached) {
-        let places = places(op);
-        let peer = places.iter().flatten().find_map(|place| match *place {
-            Operand::Peer { port, .. } => Some(port),
-            _ => None,
-        });
-        let side = |port: PortIndex| self.blocks[block].ports[usize::from(port)].1;
-        let lane = |port| self.lane_at(block, port).1;
-        match (peer, places[0]) {
-            (Some(port), _) => {
-                reached.ports |= 1 << port;
-                if side(port) == Side::Receive {
-                    reached.trip = reached.trip.max(2.0 * self.latency(lane(port)));
-                }
-            }
-            (None, Some(Operand::Slot { port, .. }))
-                if side(port) == Side::Send && lane(port).kind == LaneKind::Stores =>
-            {
-                reached.ports |= 1 << port;
-            }
-            _ => reached.is_local = true,
         }
     }
 

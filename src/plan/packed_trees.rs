@@ -8,10 +8,12 @@
 //! * *Down*: all-gather and broadcast. The root stores its data to its children; every other rank
 //!   stores what arrives to its own children, and copies it to its output: in one pass over memory,
 //!   where the executor can (`fuse.rs`).
-//! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
-//!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
-//!   comes over a rail is added last, since an engine writes those slots, and nobody else: into
-//!   what has been added up to then, or into a slot of which the message comes later.
+//! * *Up*: reduce-scatter and reduce. A rank adds what up to three children have sent and its own
+//!   in its parent's slot: one pass, of sums that the executor has such passes for. Other
+//!   reductions, and what more children have sent, are added in the slots in which it arrived, and
+//!   the last on the way into the parent's slot. What comes over a rail is added last, since an
+//!   engine writes those slots, and nobody else: into what has been added up to then, or into a
+//!   slot of which the message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
 //!   that come down: one more for each link between it and the root, and two where trees cross
 //!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
@@ -27,6 +29,8 @@ use super::{
     BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
     RankProgram, Segment, Side, SpanningTree,
 };
+use ringdove_kernels::element::ReduceOp;
+use ringdove_kernels::pass::FUSED_MAX;
 use std::collections::BTreeMap;
 
 /// Slices that a rank is ahead for each link to the root: see above.
@@ -223,10 +227,11 @@ impl Node<'_> {
         Lane { from, to, index: self.lanes[&other], kind }
     }
 
-    /// Does what comes down go to the output and to the children in one pass? All-reduces store up,
-    /// too: there all blocks would store at one time and none at another.
-    fn shares_down(&self) -> bool {
-        self.choice.request.collective != Collective::AllReduce
+    /// Does what comes down go to the output and to so many children in one pass? All-reduces store
+    /// up, too: there all blocks would store at one time and none at another, so only ranks of
+    /// several children do, which have most to store.
+    fn shares_down(&self, children: usize) -> bool {
+        self.choice.request.collective != Collective::AllReduce || children > 1
     }
 
     /// Else, does the block copy a slice to the output before it stores it to the children? If all
@@ -258,28 +263,43 @@ impl Node<'_> {
             Some(parent) => parent.claim(ops),
             None => at(Buffer::Output, range),
         };
-        let mut sum = self.own(range);
+        let (mut sum, mut added) = (self.own(range), 0);
         let Some(last) = ends.from.len().checked_sub(1) else {
             let slot = target(ops);
             ops.push(copy(slot, sum, range, Modifiers::SCALE));
             ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
             return;
         };
-        for (number, (kind, child)) in ends.from.iter().enumerate() {
-            let a = child.wait(ops);
-            let destination = match (number == last, kind) {
+        let children = ends.from.chunks(self.terms_of_pass());
+        for (nth, group) in children.enumerate() {
+            // Nothing may come between ops that share a pass.
+            let arrived: Vec<_> = group.iter().map(|(_, child)| child.wait(ops)).collect();
+            added += group.len();
+            let destination = match (added > last, group[0].0) {
                 (true, _) => target(ops),
-                (false, LaneKind::Rail) if number > 0 => sum,
+                (false, LaneKind::Rail) if nth > 0 => sum,
                 (false, LaneKind::Rail) => ends.scratch(ops),
-                (false, _) => a,
+                (false, _) => arrived[0],
             };
-            let finish = number == last && ends.up.is_none();
-            let modifiers = Modifiers { scale: number == 0, finish };
-            ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
-            sum = destination;
+            for (number, a) in arrived.into_iter().enumerate() {
+                let is_first = nth == 0 && number == 0;
+                let is_last = added > last && number + 1 == group.len();
+                let modifiers = Modifiers { scale: is_first, finish: is_last && ends.up.is_none() };
+                ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
+                sum = destination;
+            }
         }
         ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
         ends.from.iter_mut().for_each(|(_, child)| child.release(ops));
+    }
+
+    /// How many children's slices are added at a time. The executor has passes that add up to
+    /// four terms, of sums alone, of types of two bytes and more. Without one the sum would be read
+    /// from the parent's slot again for each child, over the link.
+    fn terms_of_pass(&self) -> usize {
+        let request = &self.choice.request;
+        let is_sum = matches!(request.reduce_op, ReduceOp::Sum | ReduceOp::Avg);
+        if is_sum && request.element_bytes > 1 { FUSED_MAX as usize - 1 } else { 1 }
     }
 
     /// What comes from the parent, or what the root has, goes to the children and to the output.
@@ -297,7 +317,7 @@ impl Node<'_> {
         };
         let is_there = ends.down.is_none() && (is_reduced || self.choice.request.in_place);
         let keep = (!is_there).then(|| copy(output, data, range, Modifiers::NONE));
-        if self.shares_down() {
+        if self.shares_down(ends.to.len()) {
             // Nothing may come between ops that share a pass.
             let slots: Vec<_> = ends.to.iter().map(|(_, child)| child.claim(ops)).collect();
             ops.extend(keep);

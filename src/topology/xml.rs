@@ -225,6 +225,15 @@ impl Reader<'_> {
                 return Err(self.wrong(pci, &expected, "more"));
             }
             let kind = self.kind(pci)?;
+            if let DeviceKind::Gpu(gpu) = &kind
+                && gpu.nvlinks.iter().any(|links| links.to == address)
+            {
+                return Err(self.wrong(
+                    pci,
+                    "links to other devices",
+                    format!("{address} to itself"),
+                ));
+            }
             let class = self.number(pci, "class")?.and_then(|class| class.try_into().ok());
             let class = class.unwrap_or(match kind {
                 DeviceKind::Bridge => CLASS_BRIDGE,
@@ -263,7 +272,10 @@ impl Reader<'_> {
                 Err(_) if class == CLASS_NVSWITCH => NVSWITCH_UNSEEN,
                 address => address?,
             };
-            Ok(NvLinks { to, count: self.small(link, "count", 1024)?.max(1), class })
+            match self.small(link, "count", 1024)? {
+                0 => Err(self.wrong(link, "count from 1 to 1024", 0)),
+                count => Ok(NvLinks { to, count, class }),
+            }
         });
         Ok(Gpu {
             number: self.small(gpu, "dev", DEVICES_MAX as u32)?,

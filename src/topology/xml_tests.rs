@@ -72,6 +72,8 @@ fn a_wrong_file_is_refused_with_line_and_reason() {
         ("busid=\"0000:1c:00.0\"", "busid=\"0000:1a:00.0\"", "line 11", "0000:1a:00.0 again"),
         ("dev=\"1\" sm", "dev=\"-1\" sm", "line 12", "-1"),
         ("count=\"1\"", "count=\"99999999999\"", "line 8", "99999999999"),
+        ("count=\"1\"", "count=\"0\"", "line 8", "count from 1 to 1024"),
+        ("target=\"0000:1a:00.0\"", "target=\"0000:1c:00.0\"", "line 11", "to itself"),
         ("speed=\"100000\"", "speed=\"fast\"", "line 18", "fast"),
     ];
     for (from, to, line, reason) in cases {

@@ -104,6 +104,8 @@ pub(crate) const FROM_SLOT: u8 = 0x40;
 pub(crate) const FORWARDS: u8 = 0x20;
 /// Set in [`Op::flags`] of a copy or reduction into a slot.
 pub(crate) const INTO_SLOT: u8 = 0x80;
+/// Set in [`Op::flags`] of a reduction into a slot that adds to what is there.
+pub(crate) const READS_BACK: u8 = 0x04;
 /// Set in [`Op::flags`] of a copy or reduction into memory of a send port's peer, or from that of a
 /// receive port's.
 pub(crate) const AT_PEER: u8 = 0x08;
@@ -439,6 +441,9 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
             } else if op.destination.space == Space::Slot as u8 {
                 flags |= INTO_SLOT;
                 decoded.port = op.destination.port;
+                if code == OpCode::Reduce && op.b == op.destination {
+                    flags |= READS_BACK;
+                }
             }
         }
         _ => {}

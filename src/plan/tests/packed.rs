@@ -114,6 +114,69 @@ fn what_a_rank_passes_on_shares_a_pass() {
     }
 }
 
+/// A reduction to rank 0 along one tree in which rank 1 has two children, and a rank's first block.
+fn to_rank_0(element_bytes: u32, rank: u32) -> (CollectiveRequest, Choice, BlockProgram) {
+    let tree = (0, vec![(0, 1), (1, 2), (1, 3)]);
+    let forest = Arc::new(Forest::new(4, &[tree]).expect("a tree"));
+    let limits = Limits { stores: true, store_blocks: 4, ..limits(4, 1 << 20, 4) };
+    let collective = Collective::Reduce { root: 0 };
+    let request = CollectiveRequest { collective, element_bytes, ..request(4, 4096) };
+    let choice = select_packed(&request, &limits, &forest).expect("a plan");
+    let block = program(&choice, rank).blocks.swap_remove(0);
+    (request, choice, block)
+}
+
+fn adds(op: &Op) -> bool {
+    matches!(op, Op::Reduce { .. })
+}
+
+/// If this fails, ranks read again for each child what they have added up.
+#[test]
+fn what_children_have_sent_shares_a_pass_where_there_is_one() {
+    // Bytes have no such pass: for them the sum would be read from the parent's slot again.
+    for (element_bytes, behind) in [(4, 1), (2, 1), (1, 0)] {
+        let (.., block) = to_rank_0(element_bytes, 1);
+        let ops = &block.segments[0].ops;
+        let first = ops.iter().position(adds).expect("a sum");
+        assert_eq!(shared(&ops[first..], &block.ports).1, behind, "{element_bytes}");
+        let grows = |op: &&Op| matches!(op, Op::Reduce { destination, b, .. } if b == destination);
+        let sums = ops[first..].iter().take_while(|op| !matches!(op, Op::Put { .. }));
+        assert_eq!(sums.filter(grows).count(), behind, "{element_bytes}");
+    }
+}
+
+/// If this fails, a block adds to what is its peer's, or to what was there before.
+#[test]
+fn a_sum_grows_in_a_slot_between_claim_and_put_alone() {
+    let refused = |what: &str, edit: &dyn Fn(&mut Vec<Op>, usize), part: &str| {
+        let (request, choice, _) = to_rank_0(4, 1);
+        let mut plan = build(&choice);
+        verify(plan.clone(), &request.promise()).expect("right as it is");
+        let ops = &mut plan.ranks[1].blocks[0].segments[0].ops;
+        let second = ops.iter().position(adds).expect("a sum") + 1;
+        assert!(adds(&ops[second]) && matches!(ops[second + 1], Op::Put { .. }), "{ops:?}");
+        edit(ops, second);
+        let error = verify(plan, &request.promise()).expect_err(what).to_string();
+        assert!(error.contains(part), "{what}: {error}");
+    };
+    refused("added behind the put", &|ops, at| ops.swap(at, at + 1), "has been put");
+    refused("added to nothing", &|ops, at| _ = ops.remove(at - 1), "hold nothing yet");
+    let unclaimed = |op: &Op| !matches!(op, Op::WaitSignal { value, .. } if *value <= 0);
+    refused("not claimed", &|ops, _| ops.retain(unclaimed), "credit");
+    let other = |ops: &mut Vec<Op>, at: usize| {
+        if let Op::Reduce { destination, a, b, .. } = &mut ops[at] {
+            (*a, *b) = (*destination, *a);
+        }
+    };
+    refused("read as another term", &other, "only a sum that grows there");
+    let copied = |ops: &mut Vec<Op>, at: usize| {
+        let Op::Reduce { destination: source, range, modifiers, .. } = ops[at] else { return };
+        let destination = Operand::Buffer { buffer: Buffer::Scratch, offset: 0 };
+        ops.insert(at + 1, Op::Copy { destination, source, range, modifiers });
+    };
+    refused("copied from there", &copied, "only a sum that grows there");
+}
+
 /// If this fails, blocks that share a tree lose data, or do not share it.
 #[test]
 fn several_blocks_share_a_tree() {

@@ -169,7 +169,7 @@ pub enum Reason {
     NotInStep { message: i64, read: i64 },
     #[error("{lane} has no lane back in this block, by which it would know of free slots")]
     OneWay { lane: Lane },
-    #[error("message {message} is already with the engine")]
+    #[error("message {message} has been put already")]
     MessageGone { message: i64 },
     #[error(
         "message {message} uses a slot that is free at credit {needed}; waited for {observed} only"

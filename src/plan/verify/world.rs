@@ -424,12 +424,14 @@ impl World {
     fn slot_access(&self, end: &Port, message: i64, access: Access) -> Result<(), Reason> {
         let lane = &self.lanes[end.lane];
         match (end.side, access) {
-            (Side::Send, Access::Write) if message < lane.puts => {
+            // What a block has stored is the receiver's from the put on, who may write there.
+            (Side::Send, _)
+                if message < lane.puts && (access == Access::Write || lane.stores()) =>
+            {
                 Err(Reason::MessageGone { message })
             }
             (Side::Send, Access::Write) => self.slot_free(end, message),
-            // An engine reads it, and `put` knows what it may read.
-            (Side::Send, Access::Read) => Ok(()),
+            (Side::Send, Access::Read) => Ok(()), // By an engine: `put` knows what it may read.
             (Side::Receive, _) if end.observed <= message => {
                 Err(Reason::NotArrived { message, observed: end.observed })
             }

@@ -3,7 +3,9 @@
 use super::state::Request;
 use super::{Event, Owner, Signal, World};
 use crate::profile::Block;
-use crate::program::{AT_PEER, Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, ScriptSegment};
+use crate::program::{
+    AT_PEER, Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, READS_BACK, ScriptSegment,
+};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
@@ -239,6 +241,10 @@ impl World<'_> {
         }
         let mut reached = Reached::default();
         self.reach(block, op, &mut reached);
+        // Behind the first op of a pass, what grows in a slot is in registers.
+        if op.flags & READS_BACK != 0 && reached.ports != 0 {
+            reached.trip = self.latency(self.port(block, op.port).lane).times(2);
+        }
         for nth in 0..behind {
             let next = self.op_at(block, segment, nth).expect("it was looked at");
             self.reach(block, &next, &mut reached);

@@ -151,16 +151,16 @@ const WITHIN: f64 = 0.9;
 /// `src/plan/README.md`.
 const BARS: [(Collective, f64, f64); 5] = [
     (Collective::AllGather, 1.01, 1.0),
-    (Collective::ReduceScatter, 0.78, 0.98),
-    (Collective::AllReduce, 0.77, 0.93),
+    (Collective::ReduceScatter, 0.91, 1.0),
+    (Collective::AllReduce, 0.82, 0.94),
     (Collective::Broadcast { root: 1 }, 0.94, 1.0),
-    (Collective::Reduce { root: 1 }, 0.85, 0.94),
+    (Collective::Reduce { root: 1 }, 0.96, 1.0),
 ];
 /// Nodes of eight A100s, and the least that is reached of the factor over the ring.
 const NODES: [(u32, Collective, f64); 4] = [
-    (2, Collective::AllReduce, 0.82),
+    (2, Collective::AllReduce, 0.90),
     (2, Collective::AllGather, 0.85),
-    (3, Collective::AllReduce, 0.74),
+    (3, Collective::AllReduce, 0.83),
     (4, Collective::AllGather, 0.81),
 ];
 const COLLECTIVES: [Collective; 5] = [
