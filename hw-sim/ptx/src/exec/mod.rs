@@ -39,6 +39,7 @@ pub mod shared;
 pub mod special;
 mod strides;
 mod sweep;
+pub mod tensor_copy;
 mod uniform;
 pub mod video;
 pub mod warp;
