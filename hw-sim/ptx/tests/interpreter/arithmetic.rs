@@ -198,10 +198,11 @@ fn additions_take_up_what_subtractions_leave() {
 /// none.
 #[test]
 fn pairs_of_halves_are_compared_into_pairs() {
+    type Holds = fn(Option<Ordering>) -> bool;
     let halves = |word: u32| {
         [word as u16, (word >> 16) as u16].map(|bits| half::f16::from_bits(bits).to_f32())
     };
-    let cases: [(&str, fn(Option<Ordering>) -> bool); 14] = [
+    let cases: [(&str, Holds); 14] = [
         ("eq", |order| order == Some(Equal)),
         ("ne", |order| matches!(order, Some(Less | Greater))),
         ("lt", |order| order == Some(Less)),

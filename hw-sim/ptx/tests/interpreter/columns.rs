@@ -101,6 +101,9 @@ fn moved(map: &TensorMap, start: &[i64], offsets: &[i64], memory: &[u32]) -> [Ve
     [bench.get(D, bytes as usize / 4), bench.get(TO, WORDS)]
 }
 
+/// Extents, corners, channels and pixels, steps; where the column begins, and its offsets.
+type Case<'a> = (&'a [u64], Corners, (u32, u32), [u32; 5], &'a [i64], &'a [i64]);
+
 /// If this fails, convolutions that load their images by TMA compute with the wrong pixels.
 #[test]
 fn columns_are_those_of_a_convolution() {
@@ -109,7 +112,7 @@ fn columns_are_those_of_a_convolution() {
     // A filter of 3 x 3 with a border of one pixel: the box is that of the filter's first element.
     let same = corners([-1, -1, 0], [-1, -1, 0]);
     let none = corners([0; 3], [0; 3]);
-    let cases: [(&[u64], Corners, (u32, u32), [u32; 5], &[i64], &[i64]); 9] = [
+    let cases: [Case<'_>; 9] = [
         (&[8, 9, 7, 3], same, (8, 64), [1; 5], &[0, 3, 2, 0], &[0, 0]),
         (&[8, 9, 7, 3], same, (8, 64), [1; 5], &[0, 3, 2, 0], &[2, 1]),
         // From image to image, and past the last one.
@@ -174,7 +177,7 @@ fn columns_are_swizzled_as_tiles_are() {
     let [swizzled, _] = moved(&map, &[0, 2, 1, 0], &[0, 1], &memory);
     for (number, word) in straight.into_iter().enumerate() {
         let (line, chunk) = (number / 32, number / 4 % 8);
-        assert_eq!(swizzled[line * 32 + (chunk ^ line % 8) * 4 + number % 4], word);
+        assert_eq!(swizzled[line * 32 + (chunk ^ (line % 8)) * 4 + number % 4], word);
     }
 }
 

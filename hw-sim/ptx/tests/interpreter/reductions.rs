@@ -78,7 +78,7 @@ fn words_of_global_memory_are_reduced() {
     check(".xor.b64", on!(u64, |a, b| a ^ b));
 }
 
-/// If this fails, sums that blocks of a cluster collect from each other are wrong or not waited for.
+/// If this fails, sums that blocks of a cluster collect from each other are wrong, or come late.
 #[test]
 fn words_of_another_block_are_reduced() {
     for (reduction, wanted) in [
