@@ -6,10 +6,21 @@ use ringdove::Error;
 use ringdove::error::BootstrapError;
 use ringdove::id::Rank;
 
+/// `CUDA_ERROR_NOT_INITIALIZED`: what calls give in a process that was forked from one that uses
+/// CUDA already.
+const NOT_INITIALIZED: u32 = 3;
+
+/// What is to be done about it.
+pub const AFTER_FORK: &str = "CUDA does not survive fork(): make communicators and arrays after \
+                              it, or start processes with the method \"spawn\"";
+
 /// The exception of an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    let made = known(py, error)
-        .and_then(|attributes| raise(py, class(error), &error.to_string(), &attributes));
+    let text = match error {
+        Error::Cuda { code: NOT_INITIALIZED, .. } => format!("{error}; {AFTER_FORK}"),
+        _ => error.to_string(),
+    };
+    let made = known(py, error).and_then(|attributes| raise(py, class(error), &text, &attributes));
     made.unwrap_or_else(|error| error)
 }
 
@@ -43,6 +54,7 @@ fn class(error: &Error) -> &'static str {
         Error::Aborted { .. } => "AbortedError",
         Error::Bootstrap(error) => match **error {
             BootstrapError::Missing { .. } => "WaitExpiredError",
+            BootstrapError::Version { .. } => "DisagreementError",
             _ => "ConnectionError",
         },
         Error::PeerValue { .. } | Error::Transport { .. } => "ConnectionError",
@@ -50,6 +62,7 @@ fn class(error: &Error) -> &'static str {
             "StaleRegistrationError"
         }
         Error::NotFound { .. } | Error::FeatureOff { .. } => "NotFoundError",
+        Error::Cuda { code: NOT_INITIALIZED, .. } => "ForkError",
         Error::Cuda { .. } => "CudaError",
         _ => "Error",
     }
@@ -103,6 +116,12 @@ fn known<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyDict>> {
         Error::Bootstrap(error) => match &**error {
             BootstrapError::Lost { rank, .. } | BootstrapError::Left { rank, .. } => {
                 set("peer", rank_of(rank)?)?;
+            }
+            BootstrapError::Version { rank, theirs, root, .. } => {
+                set("op", text("the version of the bootstrap protocol")?)?;
+                set("rank", rank_of(rank)?)?;
+                set("expected", root.into_pyobject(py)?.into_any())?;
+                set("seen", theirs.into_pyobject(py)?.into_any())?;
             }
             BootstrapError::Missing { what, missing, .. } => {
                 set("op", text(what)?)?;

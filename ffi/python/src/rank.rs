@@ -97,10 +97,11 @@ impl Rank {
 
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<Guarded<Open>>> {
         if std::process::id() != self.process {
-            let message = "this communicator is of the process that this one was forked from. \
-                           CUDA does not survive fork(): make communicators after it, or start \
-                           processes with the method \"spawn\"";
-            return Err(errors::plain(py, "ForkError", message));
+            let message = format!(
+                "this communicator is of the process that this one was forked from. {}",
+                errors::AFTER_FORK
+            );
+            return Err(errors::plain(py, "ForkError", &message));
         }
         let open = lock(&self.open).clone();
         open.ok_or_else(|| errors::plain(py, "ClosedError", "the communicator was closed"))

@@ -3,7 +3,7 @@
 use crate::errors;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBool, PyTuple};
 
 /// The handle of a stream: of an object with `__cuda_stream__` (cuda.core and others),
 /// `cuda_stream` (PyTorch), `ptr` (CuPy) or `handle` (Numba), or a handle itself.
@@ -12,7 +12,10 @@ use pyo3::types::PyTuple;
 /// `ArgumentError` for anything else.
 pub fn handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = stream.py();
-    if let Ok(handle) = stream.extract::<u64>() {
+    // True would be the number of the legacy default stream.
+    if let Ok(handle) = stream.extract::<u64>()
+        && !stream.is_instance_of::<PyBool>()
+    {
         return Ok(handle);
     }
     if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {

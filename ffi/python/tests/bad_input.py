@@ -37,6 +37,37 @@ def streams_of(device):
         yield stream.value
 
 
+def freed(like):
+    """An array whose memory was given back before the call, as far as the driver is concerned."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxPushCurrent_v2(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+    assert cuda.cuMemFree_v2(address) == 0
+    assert cuda.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+    return Interface(like, data=(address.value, False))
+
+
+def in_child(call, *arguments):
+    """What a call raises in a process that is forked from this one."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            call(*arguments)
+            seen = "nothing"
+        except BaseException as error:
+            seen = f"{type(error).__name__}: {error}"
+        os.write(writer, seen.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as output:
+        seen = output.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return seen
+
+
 def raises(kind, words, call, *arguments, **named):
     try:
         call(*arguments, **named)
@@ -74,6 +105,8 @@ def main():
     raises(wrong, "bfloat16", comm.all_reduce, on0, dtype="half")
     raises(wrong, "elements of 2 bytes", comm.all_reduce, on0, dtype="bfloat16")
     raises(wrong, "a stream", comm.all_reduce, on0, stream="0")
+    raises(wrong, "a stream", comm.all_reduce, on0, stream=True)
+    raises(wrong, "that the CUDA driver knows", comm.all_reduce, freed(on0))
     (of_gpu, of_context), (of_other_gpu, _) = streams_of(0), streams_of(1)
     for stream in (of_context, of_other_gpu):
         raises(wrong, "one of another context", comm.all_reduce, on0, stream=stream)
@@ -95,8 +128,36 @@ def main():
     assert {error.rank, error.peer} == {0, 1}, vars(error)
     raises(ringdove.DisagreementError, "", comms[0].synchronize)
 
-    # After fork, communicators of the parent say so.
+    # Ranks that were told other numbers of ranks, as those of two jobs, or of two versions.
+    unique_id, seen = ringdove.unique_id(), [None, None]
+
+    def join(rank, count):
+        try:
+            ringdove.init_rank(unique_id, rank, count, rank)
+        except ringdove.DisagreementError as error:
+            seen[rank] = (error.op, {error.rank, error.peer}, {error.expected, error.seen})
+
+    ranks = [threading.Thread(target=join, args=each) for each in [(0, 2), (1, 3)]]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join()
+    assert seen == [("the number of ranks", {0, 1}, {"2", "3"})] * 2, seen
+
+    # After fork, communicators of the parent say so, and so does what needs CUDA.
     comms = ringdove.init_all([0, 1])
+    for call, *arguments in [
+        (comms[0].all_reduce, on0),
+        (comms[0].barrier,),
+        (comms[0].synchronize,),
+        (comms[0].split, 0),
+        (comms[0].register, on0),
+        (on0.tolist,),
+        (DeviceArray, 8),
+        (ringdove.init_all, [0, 1]),
+    ]:
+        seen = in_child(call, *arguments)
+        assert seen.startswith("ForkError: ") and '"spawn"' in seen, f"{call}: {seen}"
     child = os.fork()
     if child == 0:
         try:

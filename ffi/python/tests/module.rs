@@ -53,6 +53,12 @@ fn what_cannot_be_is_an_exception() {
     assert_right(&python(&installed(), "pcie4", "bad_input.py").output().unwrap());
 }
 
+/// If this fails, the other ranks of a program hang after one has failed, or do not say which.
+#[test]
+fn one_rank_that_fails_is_named_by_the_others() {
+    assert_right(&python(&installed(), "pcie4", "failing_ranks.py").output().unwrap());
+}
+
 /// If this fails, a call or the end of an object changes the GPU on which a program's other
 /// libraries go on, or frees memory in a context that is not its own.
 #[test]

@@ -9,7 +9,7 @@
 use crate::description::GpuModel;
 use crate::error::{Error, Result};
 use crate::footprint::Footprint;
-use hwsim_ptx::Kernel;
+use hwsim_ptx::{ClusterRules, Kernel};
 use std::ops::Range;
 
 /// Blocks of a cluster that every GPU with clusters holds.
@@ -70,10 +70,6 @@ impl Settings {
     /// said anything.
     pub fn shape(&self, kernel: &Kernel, asked: Option<[u32; 3]>) -> Result<Option<[u32; 3]>> {
         let rules = &kernel.clusters;
-        if rules.counted {
-            let text = format!("kernel {}: .blocksareclusters", kernel.name);
-            return Err(Error::NotSupported(text));
-        }
         let set = (self.required != [0; 3]).then_some(self.required);
         match (rules.required, asked) {
             (Some(required), Some(asked)) if required != asked => Err(Error::InvalidClusterSize(
@@ -88,6 +84,14 @@ impl Settings {
             (required, asked) => Ok(asked.or(required).or(set)),
         }
     }
+}
+
+/// The blocks of a grid as a launch gives it: kernels with `.blocksareclusters` have it count
+/// clusters. Extents that are too large stay so.
+pub(crate) fn blocks_of_grid(kernel: &Kernel, grid: [u32; 3]) -> [u32; 3] {
+    let ClusterRules { counted, required, .. } = kernel.clusters;
+    let each = required.filter(|_| counted).unwrap_or([1; 3]);
+    std::array::from_fn(|axis| grid[axis].saturating_mul(each[axis]))
 }
 
 /// Refuses a shape that the GPU does not have, or that does not divide the grid.

@@ -27,6 +27,7 @@ impl LaunchRequest<'_> {
         context.check_told()?;
         let (model, kernel) = (context.machine.model(context.gpu), &function.kernel);
         let Shape { grid, block, dynamic_shared_bytes: dynamic, cooperative, cluster } = self.shape;
+        let grid = clusters::blocks_of_grid(kernel, grid);
         gpu::check_launch(model, kernel, grid, block, dynamic, function.dynamic_shared_max())?;
         let footprint = Footprint::of(model, kernel, block.iter().product(), dynamic);
         let settings = function.cluster_settings();

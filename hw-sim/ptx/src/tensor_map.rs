@@ -3,7 +3,14 @@
 //! CUDA leaves the 128 bytes of a map opaque. Here they are, little-endian: the address (8 bytes);
 //! element type, rank, interleave, swizzle, fill and a mark (a byte each), two bytes of zeros;
 //! five extents (8 bytes each); four strides in bytes (8 bytes each, of the second dimension and
-//! on); five extents of the box and five steps (4 bytes each).
+//! on); five extents of the box and five steps (4 bytes each). The first byte of zeros is one in
+//! maps of columns (`.im2col`); these have channels and pixels in the place of the first two
+//! extents of the box, and in that of the others the corners of the pixels' box, each lower one in
+//! the lower half.
+
+mod lines;
+
+pub use lines::{Line, Lines};
 
 /// Bytes of a map.
 pub const BYTES: usize = 128;
@@ -11,6 +18,8 @@ pub const BYTES: usize = 128;
 pub const RANK_MAX: usize = 5;
 /// Says that the driver, or a kernel, has filled the map in.
 const MARK: u8 = 0x7d;
+/// The mode of a map of columns; that of tiles is 0.
+const COLUMNS: u8 = 1;
 
 /// How 16 bytes of a line change places in shared memory, so that columns are read without
 /// conflict.
@@ -73,6 +82,20 @@ const ELEMENTS: [(u64, u64); 13] = [
 /// Elements of a dimension at most: the driver's own bound. Kernels may write more.
 const EXTENT_MAX: u64 = 1 << 32;
 
+/// Dimensions that pixels have: all but the channels and the images.
+pub const PIXEL_RANK_MAX: usize = RANK_MAX - 2;
+/// Pixels of a column at most.
+pub const PIXELS_MAX: u32 = 1024;
+
+/// Where the pixels of a map of columns begin and end, from dimension 1 on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Corners {
+    /// The first pixel, counted from the tensor's first one.
+    pub lower: [i16; PIXEL_RANK_MAX],
+    /// The last pixel, counted from the tensor's last one.
+    pub upper: [i16; PIXEL_RANK_MAX],
+}
+
 /// A map, read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap {
@@ -92,10 +115,12 @@ pub struct TensorMap {
     pub extents: [u64; RANK_MAX],
     /// Bytes from one element to the next, of dimensions 1 and on.
     pub strides: [u64; RANK_MAX - 1],
-    /// Elements of the box.
+    /// Elements of the box; of columns, channels of a pixel and pixels.
     pub boxes: [u32; RANK_MAX],
     /// From one element of the box to the next.
     pub steps: [u32; RANK_MAX],
+    /// Of columns; None: of tiles.
+    pub corners: Option<Corners>,
 }
 
 impl TensorMap {
@@ -133,7 +158,14 @@ impl TensorMap {
         for (place, value) in bytes[16..88].as_chunks_mut::<8>().0.iter_mut().zip(wide) {
             *place = value.to_le_bytes();
         }
-        let narrow = self.boxes.iter().chain(&self.steps);
+        let mut boxes = self.boxes;
+        if let Some(Corners { lower, upper }) = self.corners {
+            bytes[14] = COLUMNS;
+            for (place, (lower, upper)) in boxes[2..].iter_mut().zip(lower.into_iter().zip(upper)) {
+                *place = u32::from(lower as u16) | u32::from(upper as u16) << 16;
+            }
+        }
+        let narrow = boxes.iter().chain(&self.steps);
         for (place, value) in bytes[88..].as_chunks_mut::<4>().0.iter_mut().zip(narrow) {
             *place = value.to_le_bytes();
         }
@@ -148,7 +180,13 @@ impl TensorMap {
             && map.element_bytes() > 0
             && map.interleave == 0
             && map.extents[..rank].iter().all(|extent| *extent <= EXTENT_MAX)
-            && map.boxes[..rank].iter().all(|extent| (1..=256).contains(extent));
+            && match map.corners {
+                None => map.boxes[..rank].iter().all(|extent| (1..=256).contains(extent)),
+                Some(_) => {
+                    let [channels, pixels, ..] = map.boxes;
+                    rank >= 3 && (1..=256).contains(&channels) && (1..=PIXELS_MAX).contains(&pixels)
+                }
+            };
         (is_right && bytes[13] == MARK).then_some(map)
     }
 
@@ -159,6 +197,15 @@ impl TensorMap {
         let word = |place: &[u8; 8]| u64::from_le_bytes(*place);
         let wide = wide.as_chunks::<8>().0;
         let narrow = narrow.as_chunks::<4>().0;
+        let number = |index: usize| u32::from_le_bytes(narrow[index]);
+        let mut boxes: [u32; RANK_MAX] = std::array::from_fn(number);
+        let corners = (head[14] == COLUMNS).then(|| Corners {
+            lower: std::array::from_fn(|axis| number(2 + axis) as i16),
+            upper: std::array::from_fn(|axis| (number(2 + axis) >> 16) as i16),
+        });
+        if corners.is_some() {
+            boxes[2..].fill(0);
+        }
         Some(Self {
             address: u64::from_le_bytes(*head.first_chunk()?),
             element: head[8],
@@ -168,18 +215,23 @@ impl TensorMap {
             fills_nan: head[12] == 1,
             extents: std::array::from_fn(|index| word(&wide[index])),
             strides: std::array::from_fn(|index| word(&wide[RANK_MAX + index])),
-            boxes: std::array::from_fn(|index| u32::from_le_bytes(narrow[index])),
-            steps: std::array::from_fn(|index| u32::from_le_bytes(narrow[RANK_MAX + index])),
+            boxes,
+            steps: std::array::from_fn(|index| number(RANK_MAX + index)),
+            corners,
         })
     }
 
-    /// Replaces a field of a map in memory, as `tensormap.replace` does. None where the field or
-    /// the value is out of range.
+    /// Replaces a field of a map of tiles in memory, as `tensormap.replace` does. None where the
+    /// field or the value is out of range, or where the map is of columns.
     pub fn replace(bytes: &mut [u8; BYTES], field: Field, index: usize, value: u64) -> Option<()> {
+        if Self::from_bytes(bytes).is_some_and(|map| map.corners.is_some()) {
+            return None;
+        }
         // What a kernel begins with need not be a map: a mode that does not exist is none.
         if bytes[11] > 3 {
             bytes[11] = 0;
         }
+        bytes[14] = 0;
         let mut map = Self::partial(bytes)?;
         let byte = u8::try_from(value).ok();
         let word = u32::try_from(value).ok();
@@ -261,7 +313,7 @@ mod tests {
         #[test]
         fn any_bytes_are_a_map_or_none(
             mut bytes in prop::array::uniform32(any::<[u8; 4]>()),
-            head in (0u8..18, 0u8..8, 0u8..2, 0u8..6, any::<bool>()),
+            head in (0u8..18, 0u8..8, 0u8..2, 0u8..6, any::<bool>(), 0u8..3),
             extents in prop::array::uniform5(prop_oneof![0..9u64, Just(1 << 32), any::<u64>()]),
             boxes in prop::array::uniform5(0u32..300),
             index in 0usize..7,
@@ -271,6 +323,7 @@ mod tests {
             let _ = TensorMap::from_bytes(all);
             (all[8], all[9], all[10], all[11]) = (head.0, head.1, head.2, head.3);
             all[13] = if head.4 { MARK } else { all[13] };
+            all[14] = head.5;
             for (place, extent) in all[16..].as_chunks_mut::<8>().0.iter_mut().zip(extents) {
                 *place = extent.to_le_bytes();
             }
@@ -283,8 +336,9 @@ mod tests {
                 // A place outside of the tensor is found with signed numbers.
                 let extents = &map.extents[..usize::from(map.rank)];
                 prop_assert!(extents.iter().all(|extent| *extent <= EXTENT_MAX));
-                let counts = (0..extents.len()).map(|at| map.count(at));
-                prop_assert!(counts.into_iter().all(|count| (1..=256).contains(&count)));
+                let most = if map.corners.is_some() { 1 << 10 } else { 1 << 40 };
+                prop_assert!((1..=most).contains(&map.lines()));
+                prop_assert!((1..=256).contains(&map.count(0)));
                 prop_assert_eq!(TensorMap::from_bytes(&map.to_bytes()), Some(map));
             }
             for field in [Field::Rank, Field::Box, Field::Swizzle, Field::Element, Field::Stride] {
@@ -312,6 +366,13 @@ mod tests {
         };
         assert_eq!(TensorMap::from_bytes(&map.to_bytes()), Some(map));
         assert_eq!(map.count(1), 4);
+        let columns = TensorMap {
+            boxes: [32, 1024, 0, 0, 0],
+            corners: Some(Corners { lower: [-32768, -1, 5], upper: [32767, -7, 0] }),
+            ..map
+        };
+        assert_eq!(TensorMap::from_bytes(&columns.to_bytes()), Some(columns));
+        assert_eq!(TensorMap::replace(&mut columns.to_bytes(), Field::Rank, 0, 2), None);
         assert_eq!(TensorMap::from_bytes(&[0; BYTES]), None);
         assert_eq!(TensorMap::from_bytes(&[0xff; BYTES]), None);
     }

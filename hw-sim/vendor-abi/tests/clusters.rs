@@ -197,6 +197,60 @@ fn kernels_say_their_clusters() {
     });
 }
 
+/// If this fails, kernels whose grids count clusters run on a part of their blocks.
+#[test]
+fn grids_may_count_clusters() {
+    on_machine("grids_may_count_clusters", "dgx-h100", || {
+        context(0);
+        let out = device_memory(8 * 64);
+        let counted = ".reqntid 32, 1, 1 .reqnctapercluster 4, 1, 1 .blocksareclusters";
+        let sum = kernel(&rules(counted), "sum");
+        assert_eq!(launch(sum, 5, 32, null_mut(), &[out]) as u32, 0);
+        ok!(cuCtxSynchronize());
+        assert_eq!(results(out, 20), sums(20, 4));
+        assert_eq!(results(out, 24)[20..], [[0; 2]; 4]);
+        // Also where the launch says the same shape, and not where it says another one.
+        assert_eq!(Configuration::new(7, [4, 1, 1]).launch(sum, out), 0);
+        ok!(cuCtxSynchronize());
+        assert_eq!(results(out, 28), sums(28, 4));
+        assert_eq!(Configuration::new(8, [2, 1, 1]).launch(sum, out), INVALID_CLUSTER_SIZE);
+        // More blocks than a grid has; and blocks of another size than the kernel's.
+        assert_eq!(launch(sum, 1 << 29, 32, null_mut(), &[out]) as u32, INVALID_VALUE);
+        assert_eq!(launch(sum, 1, 64, null_mut(), &[out]) as u32, INVALID_VALUE);
+    });
+}
+
+/// If this fails, a graph's node launches more or fewer clusters than it was made with.
+#[test]
+fn nodes_of_graphs_count_clusters_too() {
+    on_machine("nodes_of_graphs_count_clusters_too", "dgx-h100", || {
+        context(0);
+        let out = device_memory(8 * 64);
+        let counted = ".reqntid 32, 1, 1 .reqnctapercluster 2, 1, 1 .blocksareclusters";
+        let sum = kernel(&rules(counted), "sum");
+        let (mut graph, mut node) = (null_mut(), null_mut());
+        ok!(cuGraphCreate(&mut graph, 0));
+        let mut arguments = [(&raw const out).cast_mut().cast()];
+        // SAFETY: a structure of numbers and pointers, for which zeros are good.
+        let mut params: sys::CUDA_KERNEL_NODE_PARAMS = unsafe { std::mem::zeroed() };
+        params.func = sum;
+        (params.gridDimX, params.gridDimY, params.gridDimZ) = (6, 1, 1);
+        (params.blockDimX, params.blockDimY, params.blockDimZ) = (32, 1, 1);
+        params.kernelParams = arguments.as_mut_ptr();
+        ok!(cuGraphAddKernelNode_v2(&mut node, graph, std::ptr::null(), 0, &params));
+        // What a program reads, and sets again, is the same grid.
+        ok!(cuGraphKernelNodeGetParams_v2(node, &mut params));
+        assert_eq!(params.gridDimX, 6);
+        ok!(cuGraphKernelNodeSetParams_v2(node, &params));
+        let mut executable = null_mut();
+        ok!(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+        ok!(cuGraphLaunch(executable, null_mut()));
+        ok!(cuCtxSynchronize());
+        assert_eq!(results(out, 12), sums(12, 2));
+        assert_eq!(results(out, 14)[12..], [[0; 2]; 2]);
+    });
+}
+
 /// If this fails, programs that size their grids by what fits make ones that do not, or small ones.
 #[test]
 fn programs_ask_how_many_clusters_fit() {

@@ -66,7 +66,7 @@ class CudaError(Error, RuntimeError):
 
 
 class ForkError(Error, RuntimeError):
-    """The process was forked after its communicators were made."""
+    """The process was forked from one that uses CUDA already, which does not survive that."""
 
 
 class ClosedError(Error, RuntimeError):

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Grid, block, and what else of a launch is not the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Blocks in each direction.
+    /// Blocks in each direction, or clusters, where the kernel has the grid count those.
     pub grid: [u32; 3],
     /// Threads in each direction.
     pub block: [u32; 3],
@@ -105,7 +105,8 @@ impl KernelLaunch {
     /// Asks for clusters of this shape.
     pub fn set_cluster(&mut self, cluster: [u32; 3]) -> Result<()> {
         let block = (&*self.kernel, &self.footprint);
-        clusters::check(&self.origin.model, block, (self.shape.grid, cluster), self.cluster_max)?;
+        let grid = clusters::blocks_of_grid(&self.kernel, self.shape.grid);
+        clusters::check(&self.origin.model, block, (grid, cluster), self.cluster_max)?;
         self.shape.cluster = Some(cluster);
         Ok(())
     }
@@ -131,7 +132,7 @@ impl KernelLaunch {
         let Shape { grid, block, dynamic_shared_bytes, cluster, .. } = self.shape;
         let launch = Launch {
             kernel: Arc::clone(&self.kernel),
-            grid,
+            grid: clusters::blocks_of_grid(&self.kernel, grid),
             cluster,
             block,
             dynamic_shared_bytes,

@@ -1,12 +1,14 @@
-//! `cp.async.bulk`, `tensormap`.
+//! `cp.async.bulk`, `cp.reduce.async.bulk`, `tensormap`.
 
 use super::DecodeError;
-use super::data::cache_words;
+use super::data::{atomic_op, atomic_type, cache_words};
 use super::function::{FunctionDecoder, describe};
 use super::select::Words;
 use crate::ast::{Instruction, Operand, ScalarType as T};
-use crate::exec::bulk::{BulkCopy, MapChange, MapCopy, TensorCopy};
+use crate::exec::bulk::{BulkCopy, MapChange, MapCopy, Reduction};
 use crate::exec::program::Op;
+use crate::exec::tensor_copy::TensorCopy;
+use crate::memory::AtomicOp;
 use crate::tensor_map::{BYTES, Field, RANK_MAX};
 
 /// Words that name a side of a copy.
@@ -24,6 +26,16 @@ fn take_sides<'a>(
         [to, from] => Some((to, from)),
         _ => None,
     }
+}
+
+/// What the words of a copy with a tensor map say.
+struct Tensor<'a> {
+    rank: usize,
+    mode: &'a str,
+    /// The side in shared memory, and whether the copy goes to global memory.
+    sides: (&'a str, bool),
+    mask: Option<u32>,
+    reduction: Option<AtomicOp>,
 }
 
 impl FunctionDecoder<'_, '_> {
@@ -54,20 +66,37 @@ impl FunctionDecoder<'_, '_> {
             self.emit(Op::Nop);
             return Ok(());
         }
+        self.copy_bulk_data(instruction, words)
+    }
+
+    /// A copy, or a reduction.
+    fn copy_bulk_data(
+        &mut self,
+        instruction: &Instruction,
+        mut words: Words<'_>,
+    ) -> Result<(), DecodeError> {
+        let reduces = words.take("reduce");
         let is_tensor = words.take("tensor");
         let rank = words.take_any(&["1d", "2d", "3d", "4d", "5d"]);
-        words.take("tile");
+        let mode = words.take_any(&["tile", "im2col", "im2col_no_offs"]).unwrap_or("tile");
         let Some((to, from)) = take_sides(instruction, &mut words) else {
             return Err(self.unsupported(instruction));
         };
         let by_barrier = words.take("mbarrier::complete_tx::bytes");
         let by_group = words.take("bulk_group");
         let is_multicast = words.take("multicast::cluster");
+        let op = if reduces { words.take_map(atomic_op) } else { None };
+        let is_noftz = op == Some(AtomicOp::Add) && words.take("noftz");
         let hint = cache_words(&mut words);
+        let ty = if op.is_some() && !is_tensor { words.take_type() } else { None };
         self.all_taken(&words, instruction)?;
         let to_global = to == "global";
-        let is_wrong = by_barrier == by_group || by_group != to_global;
-        if is_wrong || to == from || (is_multicast && (to, from) != ("shared::cluster", "global")) {
+        let is_wrong = by_barrier == by_group
+            || by_group != to_global
+            || to == from
+            || (is_multicast && (to, from) != ("shared::cluster", "global"))
+            || (reduces && (op.is_none() || from == "global" || is_multicast));
+        if is_wrong {
             return Err(self.unsupported(instruction));
         }
         let operands = match (instruction.operands.as_slice(), hint) {
@@ -80,12 +109,31 @@ impl FunctionDecoder<'_, '_> {
             operands => (operands, None),
         };
         match (is_tensor, rank) {
-            (true, Some(rank)) => {
+            (true, Some(rank)) if !is_noftz && (!reduces || to_global) => {
                 let rank = usize::from(rank.as_bytes()[0] - b'0');
                 let side = if to_global { from } else { to };
-                self.copy_tensor(instruction, operands, (rank, side, to_global, mask))
+                let (sides, reduction) = ((side, to_global), op);
+                self.copy_tensor(
+                    instruction,
+                    operands,
+                    Tensor { rank, mode, sides, mask, reduction },
+                )
             }
-            (false, None) => {
+            (false, None) if mode == "tile" => {
+                let reduction = match (op, ty) {
+                    (None, None) => None,
+                    (Some(op), Some(ty)) => {
+                        let is_half = op == AtomicOp::Add && matches!(ty, T::F16 | T::BF16);
+                        let known = atomic_type(op, ty).map(|ty| Reduction { op, ty });
+                        let exists = |known: &Reduction| known.exists(to_global);
+                        let Some(known) = known.filter(exists).filter(|_| is_half == is_noftz)
+                        else {
+                            return Err(self.unsupported(instruction));
+                        };
+                        Some(known)
+                    }
+                    _ => return Err(self.unsupported(instruction)),
+                };
                 let sides = (to, from);
                 let [to, from, bytes, barrier @ ..] = operands else {
                     return Err(self.unsupported(instruction));
@@ -99,7 +147,8 @@ impl FunctionDecoder<'_, '_> {
                     ([], false) => None,
                     _ => return Err(self.unsupported(instruction)),
                 };
-                self.emit(Op::BulkCopy(Box::new(BulkCopy { to, from, bytes, barrier, mask })));
+                let copy = BulkCopy { to, from, bytes, barrier, mask, reduction };
+                self.emit(Op::BulkCopy(Box::new(copy)));
                 Ok(())
             }
             _ => Err(self.unsupported(instruction)),
@@ -110,11 +159,20 @@ impl FunctionDecoder<'_, '_> {
         &mut self,
         instruction: &Instruction,
         operands: &[Operand],
-        (rank, side, to_global, mask): (usize, &str, bool, Option<u32>),
+        Tensor { rank, mode, sides: (side, to_global), mask, reduction }: Tensor<'_>,
     ) -> Result<(), DecodeError> {
+        let is_loaded = mode == "im2col";
+        let (operands, offsets) = match operands {
+            [operands @ .., Operand::Vector(offsets)] if is_loaded => (operands, &offsets[..]),
+            operands => (operands, &[][..]),
+        };
+        let is_right = match mode {
+            "tile" => true,
+            _ => rank >= 3 && is_loaded != to_global && (to_global || offsets.len() == rank - 2),
+        };
         let (tile, tensor, barrier) = match (operands, to_global) {
-            ([tensor, tile], true) => (tile, tensor, None),
-            ([tile, tensor, barrier], false) => (tile, tensor, Some(barrier)),
+            ([tensor, tile], true) if is_right => (tile, tensor, None),
+            ([tile, tensor, barrier], false) if is_right => (tile, tensor, Some(barrier)),
             _ => return Err(self.unsupported(instruction)),
         };
         let Operand::Tensor { base, offset, coordinates } = tensor else {
@@ -128,11 +186,18 @@ impl FunctionDecoder<'_, '_> {
         let map = self.place_of(&at, None)?.base();
         let slots = coordinates.iter().map(|operand| self.source(operand, T::S32));
         let coordinates = slots.collect::<Result<_, _>>()?;
+        let offsets = match mode {
+            "tile" => None,
+            _ => {
+                let slots = offsets.iter().map(|operand| self.source(operand, T::U16));
+                Some(slots.collect::<Result<_, _>>()?)
+            }
+        };
         let barrier = match barrier {
             Some(at) => Some(self.place_of(at, Some(side))?.base()),
             None => None,
         };
-        let copy = TensorCopy { tile, map, coordinates, barrier, mask };
+        let copy = TensorCopy { tile, map, coordinates, offsets, barrier, mask, reduction };
         self.emit(Op::TensorCopy(Box::new(copy)));
         Ok(())
     }

@@ -23,7 +23,9 @@ impl FunctionDecoder<'_, '_> {
                 }
             }
             ["async", "mbarrier", ..] => return self.copy_arrival(instruction),
-            ["async", "bulk", ..] => return self.copy_bulk(instruction),
+            ["async", "bulk", ..] | ["reduce", "async", "bulk", ..] => {
+                return self.copy_bulk(instruction);
+            }
             ["async", "ca" | "cg", ..] => return self.copy_to_shared(instruction),
             _ => return Err(self.unsupported(instruction)),
         }

@@ -264,21 +264,7 @@ impl FunctionDecoder<'_, '_> {
         let is_async = !gives_old && self.take_async(&mut words, instruction)?;
         let (space, strength) = space_and_strength(&mut words, true);
         let hint = cache_words(&mut words);
-        let op = words.take_map(|word| {
-            Some(match word {
-                "add" => AtomicOp::Add,
-                "and" => AtomicOp::And,
-                "or" => AtomicOp::Or,
-                "xor" => AtomicOp::Xor,
-                "min" => AtomicOp::Min,
-                "max" => AtomicOp::Max,
-                "inc" => AtomicOp::Inc,
-                "dec" => AtomicOp::Dec,
-                "exch" => AtomicOp::Exch,
-                "cas" => AtomicOp::Cas,
-                _ => return None,
-            })
-        });
+        let op = words.take_map(atomic_op);
         let ty = words.take_type();
         self.all_taken(&words, instruction)?;
         let (Some(op), Some(ty)) = (op, ty) else { return Err(self.unsupported(instruction)) };
@@ -408,8 +394,25 @@ impl FunctionDecoder<'_, '_> {
     }
 }
 
+/// A read-modify-write by its word.
+pub(super) fn atomic_op(word: &str) -> Option<AtomicOp> {
+    Some(match word {
+        "add" => AtomicOp::Add,
+        "and" => AtomicOp::And,
+        "or" => AtomicOp::Or,
+        "xor" => AtomicOp::Xor,
+        "min" => AtomicOp::Min,
+        "max" => AtomicOp::Max,
+        "inc" => AtomicOp::Inc,
+        "dec" => AtomicOp::Dec,
+        "exch" => AtomicOp::Exch,
+        "cas" => AtomicOp::Cas,
+        _ => return None,
+    })
+}
+
 /// The atomic type of a PTX type, where the operation exists on it.
-fn atomic_type(op: AtomicOp, ty: T) -> Option<AtomicType> {
+pub(super) fn atomic_type(op: AtomicOp, ty: T) -> Option<AtomicType> {
     use AtomicOp as O;
     let known = match ty {
         T::B16 => AtomicType::B16,

@@ -47,8 +47,8 @@ const SUPPORTED: &[Opcode] = &[
     op(
         "cp",
         ".async.ca .async.cg, done at once; .async.commit_group .wait_group .wait_all; \
-         .async.mbarrier.arrive; .async.bulk and .async.bulk.tensor (.tile), with .multicast or \
-         without, done at once; no .reduce, .im2col",
+         .async.mbarrier.arrive; .async.bulk and .async.bulk.tensor (.tile, .im2col), with \
+         .multicast or without, and .reduce.async.bulk and .tensor, done at once",
     ),
     op(
         "cvt",

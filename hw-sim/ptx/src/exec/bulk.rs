@@ -1,5 +1,4 @@
-//! `cp.async.bulk`, with tensor maps or without, `cp.reduce.async.bulk` without, and
-//! `tensormap.replace`.
+//! `cp.async.bulk` and `cp.reduce.async.bulk` without tensor maps, and `tensormap`.
 //!
 //! PTX lets a copy happen at any time before its barrier's phase ends or its group is waited for.
 //! Here it happens at once, lane after lane, so groups hold nothing. A kernel that forgets to wait
@@ -14,13 +13,11 @@ use super::place::Place;
 use super::registers::LANES;
 use super::warp::{Context, Warp};
 use crate::kernel::Clock;
-use crate::memory::Memory;
-use crate::tensor_map::{self, Field, RANK_MAX, TensorMap};
+use crate::memory::{AtomicOp, AtomicType, Memory};
+use crate::tensor_map::{self, Field, TensorMap};
 
 /// Bytes that bulk copies are multiples of, and aligned to.
-const GRAIN: usize = 16;
-/// Bytes that a box in shared memory is aligned to.
-const BOX_ALIGN: usize = 128;
+pub(super) const GRAIN: usize = 16;
 
 /// A copy of bytes that follow one another.
 #[derive(Clone, Debug)]
@@ -36,21 +33,35 @@ pub struct BulkCopy {
     /// Slot of a mask of the cluster's blocks that get the bytes, each at the same place, and whose
     /// barriers wait for them; None: the one that the addresses name.
     pub mask: Option<u32>,
+    /// What is done with what is there; None: it is replaced.
+    pub reduction: Option<Reduction>,
 }
 
-/// A copy of a box of a tensor.
-#[derive(Clone, Debug)]
-pub struct TensorCopy {
-    /// In shared memory.
-    pub tile: Base,
-    /// The tensor's map.
-    pub map: Base,
-    /// Slots of the box's place, the innermost dimension first.
-    pub coordinates: Vec<u32>,
-    /// The barrier that waits for the bytes; None: to global memory.
-    pub barrier: Option<Base>,
-    /// As in [`BulkCopy`].
-    pub mask: Option<u32>,
+/// A read-modify-write of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduction {
+    /// The operation.
+    pub op: AtomicOp,
+    /// The elements.
+    pub ty: AtomicType,
+}
+
+impl Reduction {
+    /// Does `cp.reduce.async.bulk` know it, to global memory or to that of the cluster?
+    pub fn exists(self, to_global: bool) -> bool {
+        use AtomicOp as O;
+        use AtomicType as T;
+        match (self.op, self.ty) {
+            (O::Add, T::U32 | T::S32 | T::U64)
+            | (O::Min | O::Max, T::U32 | T::S32)
+            | (O::Inc | O::Dec, T::U32)
+            | (O::And | O::Or | O::Xor, T::B32) => true,
+            (O::Add, T::F16 | T::BF16 | T::F32 | T::F64)
+            | (O::Min | O::Max, T::U64 | T::S64 | T::F16 | T::BF16)
+            | (O::And | O::Or | O::Xor, T::B64) => to_global,
+            _ => false,
+        }
+    }
 }
 
 /// `tensormap.replace`
@@ -79,19 +90,19 @@ pub struct MapCopy {
     pub from: Base,
 }
 
-fn refuse<T>(place: Place, bytes: usize, detail: String) -> Result<T, Box<Trouble>> {
+pub(super) fn refuse<T>(place: Place, bytes: usize, detail: String) -> Result<T, Box<Trouble>> {
     let trouble = Trouble::at(FaultKind::InvalidBulk, place.lane, place.address, bytes);
     Err(Box::new(Trouble { detail, ..*trouble }))
 }
 
 impl Warp {
     /// A place in each lane.
-    fn place_in(&self, base: Base, lane: usize, word: usize) -> Place {
+    pub(super) fn place_in(&self, base: Base, lane: usize, word: usize) -> Place {
         let address = self.addresses(base.slot, base.narrow, base.offset)[lane];
         Place { space: base.space, address, lane, word }
     }
 
-    /// `cp.async.bulk`
+    /// `cp.async.bulk` and `cp.reduce.async.bulk`
     #[inline(never)]
     pub(super) fn copy_bulk<M: Memory, C: Clock>(
         &mut self,
@@ -116,7 +127,7 @@ impl Warp {
                     let at =
                         |place: Place| Place { address: place.address + start as u64, ..place };
                     warp.read_at(context, at(from), bytes)?;
-                    warp.write_at(context, at(to), bytes)?;
+                    warp.bring_at(context, at(to), bytes, copy.reduction)?;
                 }
                 warp.come(context, (to, barrier), length)
             })
@@ -125,7 +136,7 @@ impl Warp {
 
     /// Calls `f` with each target of a copy and its barrier: that of the instruction, or the same
     /// in each block that a mask names.
-    fn for_targets(
+    pub(super) fn for_targets(
         &mut self,
         mask: Option<u32>,
         (to, barrier): (Place, Option<Place>),
@@ -143,8 +154,27 @@ impl Warp {
         Ok(())
     }
 
+    /// Writes bytes, or reduces them with what is there.
+    pub(super) fn bring_at<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        place: Place,
+        bytes: &[u8],
+        reduction: Option<Reduction>,
+    ) -> Result<(), Box<Trouble>> {
+        let Some(Reduction { op, ty }) = reduction else {
+            return self.write_at(context, place, bytes);
+        };
+        let word = ty.size_bytes();
+        for (number, element) in bytes.chunks_exact(word).enumerate() {
+            let address = place.address + (number * word) as u64;
+            self.reduce_at(context, Place { address, word, ..place }, (op, ty), element)?;
+        }
+        Ok(())
+    }
+
     /// Tells a barrier that bytes have come. It is in the block to which they have come.
-    fn come<M: Memory, C: Clock>(
+    pub(super) fn come<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
         (to, barrier): (Place, Option<Place>),
@@ -160,41 +190,7 @@ impl Warp {
         self.complete_bytes(context, barrier, bytes)
     }
 
-    /// `cp.async.bulk.tensor`
-    #[inline(never)]
-    pub(super) fn copy_tensor<M: Memory, C: Clock>(
-        &mut self,
-        context: &mut Context<'_, M, C>,
-        copy: &TensorCopy,
-        active: u32,
-    ) -> Result<(), Box<Trouble>> {
-        self.watch.clear();
-        try_each_lane(active, |lane| {
-            let at = self.place_in(copy.map, lane, 8);
-            let map = self.read_map(context, at)?;
-            let Some(map) = TensorMap::from_bytes(&map) else {
-                return refuse(at, tensor_map::BYTES, "no valid tensor map".to_owned());
-            };
-            if usize::from(map.rank) != copy.coordinates.len() {
-                let (rank, given) = (map.rank, copy.coordinates.len());
-                let detail = format!("a tensor of rank {rank}, and {given} coordinates");
-                return refuse(at, tensor_map::BYTES, detail);
-            }
-            let mut start = [0; RANK_MAX];
-            for (place, &slot) in start.iter_mut().zip(&copy.coordinates) {
-                *place = i64::from(self.registers.get::<i32>(slot)[lane]);
-            }
-            let tile = self.place_in(copy.tile, lane, 8);
-            tile.check_alignment(BOX_ALIGN)?;
-            let barrier = copy.barrier.map(|barrier| self.place_in(barrier, lane, 8));
-            self.for_targets(copy.mask, (tile, barrier), |warp, tile, barrier| {
-                let bytes = warp.copy_box(context, &map, start, (tile, barrier.is_some()))?;
-                warp.come(context, (tile, barrier), bytes)
-            })
-        })
-    }
-
-    fn read_map<M: Memory, C: Clock>(
+    pub(super) fn read_map<M: Memory, C: Clock>(
         &self,
         context: &mut Context<'_, M, C>,
         place: Place,
@@ -202,77 +198,6 @@ impl Warp {
         let mut map = [0; tensor_map::BYTES];
         self.read_at(context, place, &mut map)?;
         Ok(map)
-    }
-
-    /// Moves a box, line after line, to shared memory or from it. Gives its bytes in shared memory.
-    fn copy_box<M: Memory, C: Clock>(
-        &mut self,
-        context: &mut Context<'_, M, C>,
-        map: &TensorMap,
-        start: [i64; RANK_MAX],
-        (tile, loads): (Place, bool),
-    ) -> Result<usize, Box<Trouble>> {
-        let width = map.element_bytes() as usize;
-        let (rank, elements) = (usize::from(map.rank), map.count(0) as usize);
-        let line = elements * width;
-        if !line.is_multiple_of(GRAIN) {
-            return refuse(tile, line, format!("lines of {line} bytes, no multiple of {GRAIN}"));
-        }
-        let counts: [u64; RANK_MAX] =
-            std::array::from_fn(|axis| if axis < rank { map.count(axis) } else { 1 });
-        let lines: u64 = counts[1..].iter().product();
-        let fill = map.fill().to_le_bytes();
-        // A box has at most 256 elements along an axis.
-        let mut buffer = [0_u8; 256 * 8];
-        let buffer = &mut buffer[..line];
-        for number in 0..lines {
-            let mut rest = number;
-            let mut address = map.address;
-            let mut inside = true;
-            for axis in 1..rank {
-                let step = i64::from(map.steps[axis].max(1));
-                let at = start[axis] + (rest % counts[axis]) as i64 * step;
-                rest /= counts[axis];
-                inside &= (0..map.extents[axis] as i64).contains(&at);
-                address = address.wrapping_add((at as u64).wrapping_mul(map.strides[axis - 1]));
-            }
-            // The part of the line that is in the tensor.
-            let first = start[0].clamp(0, map.extents[0] as i64);
-            let last = (start[0] + elements as i64).clamp(first, map.extents[0] as i64);
-            let (from, to) =
-                ((first - start[0]) as usize * width, (last - start[0]) as usize * width);
-            let part = if inside && to > from { from..to } else { 0..0 };
-            let global = Place {
-                address: address.wrapping_add(first as u64 * width as u64),
-                space: super::program::Space::Global,
-                word: width,
-                ..tile
-            };
-            let shared = tile.address + number * line as u64;
-            if loads {
-                if part.len() < line {
-                    buffer
-                        .chunks_exact_mut(width)
-                        .for_each(|element| element.copy_from_slice(&fill[..width]));
-                }
-                if !part.is_empty() {
-                    self.read_at(context, global, &mut buffer[part])?;
-                }
-            }
-            for (piece, bytes) in buffer.chunks_exact_mut(GRAIN).enumerate() {
-                let address = map.swizzle.place(shared + (piece * GRAIN) as u64);
-                let place = Place { address, ..tile };
-                if loads {
-                    self.write_at(context, place, bytes)?;
-                } else {
-                    self.read_at(context, place, bytes)?;
-                }
-            }
-            if !loads && inside && to > from {
-                self.write_at(context, global, &buffer[from..to])?;
-            }
-        }
-        Ok(lines as usize * line)
     }
 
     /// `tensormap.replace`

@@ -40,6 +40,7 @@ pub mod shared;
 pub mod special;
 mod strides;
 mod sweep;
+pub mod tensor_copy;
 mod uniform;
 pub mod video;
 pub mod warp;

@@ -1,5 +1,6 @@
 //! Bytes at one address, for instructions whose lanes do not access memory each for itself.
 
+use super::atomic::apply;
 use super::cluster;
 use super::fault::{FaultKind, Trouble};
 use super::program::Space;
@@ -7,7 +8,15 @@ use super::registers::LANES;
 use super::warp::{Context, Warp};
 use super::windows;
 use crate::kernel::Clock;
-use crate::memory::{Memory, Strength};
+use crate::memory::{AtomicOp, AtomicType, Memory, Order, Scope, Strength};
+
+/// The order of reductions that bulk copies do.
+const RELAXED: Strength = Strength { order: Order::Relaxed, scope: Scope::Gpu };
+
+/// Up to eight bytes as a number.
+fn word_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
 
 /// An address, and who names it.
 #[derive(Clone, Copy, Debug)]
@@ -132,5 +141,28 @@ impl Warp {
         let found = found.ok_or_else(|| place.trouble(fault, bytes.len()))?;
         found.copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// Reads, modifies and writes one word of global or shared memory.
+    pub(super) fn reduce_at<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        place: Place,
+        (op, ty): (AtomicOp, AtomicType),
+        operand: &[u8],
+    ) -> Result<(), Box<Trouble>> {
+        let operand = word_of(operand);
+        if place.owner() == Space::Global {
+            let (memory, cursor) = (context.memory, &mut *context.cursor);
+            let done = memory.atomic(cursor, place.address, op, ty, RELAXED, operand, 0);
+            return done.map(|_| ()).map_err(|fault| place.trouble(fault.into(), ty.size_bytes()));
+        }
+        // Only this worker uses the memory of its blocks.
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..ty.size_bytes()];
+        self.read_at(context, place, bytes)?;
+        let new = apply(op, ty, word_of(bytes), operand, 0);
+        bytes.copy_from_slice(&new.to_le_bytes()[..ty.size_bytes()]);
+        self.write_at(context, place, bytes)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::bulk::{BulkCopy, MapChange, MapCopy, TensorCopy};
+use super::bulk::{BulkCopy, MapChange, MapCopy};
 use super::cluster::{AsyncChange, ClusterAddress};
 use super::copy_async::CopyAsync;
 use super::matrix::group::GroupMultiply;
@@ -12,6 +12,7 @@ use super::mbarrier::BarrierWord;
 use super::pool::WarpPool;
 use super::registers::{AluFn, Args, RegisterSpan, Row, TestFn};
 pub use super::special::{LaneMask, Special};
+use super::tensor_copy::TensorCopy;
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
 /// A destination that is not wanted (`_`), and a base that is not there.

@@ -403,6 +403,10 @@ impl Warp {
             | Op::ClusterBarrier { .. }
             | Op::ClusterAddress(_)
             | Op::AsyncChange(_)
+            | Op::BulkCopy(_)
+            | Op::TensorCopy(_)
+            | Op::MapChange(_)
+            | Op::MapCopy(_)
                 if M::BY_THREAD =>
             {
                 Err(Trouble::new(FaultKind::NotByThread, active))

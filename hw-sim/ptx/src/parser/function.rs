@@ -42,6 +42,11 @@ impl<'t> Parser<'t> {
         while self.peek().kind == Kind::Dotted {
             self.performance_directive(&mut function)?;
         }
+        let ClusterRules { counted, required, .. } = function.clusters;
+        if counted && !(is_entry && function.block_is_exact && required.is_some()) {
+            let expected = "an entry with `.reqntid` and `.reqnctapercluster`";
+            return Err(self.error_at(name, expected, "`.blocksareclusters` without them"));
+        }
         if self.at("{") {
             function.body = Some(self.body()?);
         } else if !self.eat(";") {

@@ -1,6 +1,7 @@
 //! Integer instructions: bit-exact, on edges and random values.
 
 use crate::common::Bench;
+use std::cmp::Ordering::{self, Equal, Greater, Less};
 
 /// Threads, and so values, of one check.
 pub const COUNT: usize = 256;
@@ -165,6 +166,67 @@ fn carries() {
     check64("mad.lo.cc.u64 %d4, %d1, %d2, %d3; madc.hi.u64 %d0, %d1, %d2, 0", |a, b, c| {
         ((u128::from(a) * u128::from(b)).wrapping_add(u128::from(c)) >> 64) as u64
     });
+}
+
+/// If this fails, code that mixes the two gets another carry than hardware gives: what a
+/// subtraction leaves is the inverted borrow.
+#[test]
+fn additions_take_up_what_subtractions_leave() {
+    check32("sub.cc.u32 %r4, %r1, %r2; addc.u32 %r0, %r3, 0", |a, b, c| {
+        c.wrapping_add(u32::from(a >= b))
+    });
+    check32("add.cc.u32 %r4, %r1, %r2; subc.u32 %r0, %r3, 0", |a, b, c| {
+        c.wrapping_sub(u32::from(a.checked_add(b).is_some()))
+    });
+    check32(
+        "sub.cc.s32 %r4, %r1, %r2; addc.cc.s32 %r5, %r3, -1; subc.s32 %r0, %r1, 0",
+        |a, b, c| {
+            let first = u64::from(a >= b);
+            let carries = u64::from(c) + 0xffff_ffff + first > 0xffff_ffff;
+            a.wrapping_sub(u32::from(!carries))
+        },
+    );
+    check64("sub.cc.u64 %d4, %d1, %d2; addc.u64 %d0, %d3, 0", |a, b, c| {
+        c.wrapping_add(u64::from(a >= b))
+    });
+    check32("sub.cc.u32 %r4, %r1, %r2; madc.lo.u32 %r0, %r1, %r2, %r3", |a, b, c| {
+        a.wrapping_mul(b).wrapping_add(c).wrapping_add(u32::from(a >= b))
+    });
+}
+
+/// If this fails, a comparison of pairs of halves is wrong in one of them, or for numbers that are
+/// none.
+#[test]
+fn pairs_of_halves_are_compared_into_pairs() {
+    type Holds = fn(Option<Ordering>) -> bool;
+    let halves = |word: u32| {
+        [word as u16, (word >> 16) as u16].map(|bits| half::f16::from_bits(bits).to_f32())
+    };
+    let cases: [(&str, Holds); 14] = [
+        ("eq", |order| order == Some(Equal)),
+        ("ne", |order| matches!(order, Some(Less | Greater))),
+        ("lt", |order| order == Some(Less)),
+        ("le", |order| matches!(order, Some(Less | Equal))),
+        ("gt", |order| order == Some(Greater)),
+        ("ge", |order| matches!(order, Some(Greater | Equal))),
+        ("equ", |order| matches!(order, None | Some(Equal))),
+        ("neu", |order| order != Some(Equal)),
+        ("ltu", |order| matches!(order, None | Some(Less))),
+        ("leu", |order| order != Some(Greater)),
+        ("gtu", |order| matches!(order, None | Some(Greater))),
+        ("geu", |order| order != Some(Less)),
+        ("num", |order| order.is_some()),
+        ("nan", |order| order.is_none()),
+    ];
+    for (name, compares) in cases {
+        for (ty, one) in [("u32", 0xffff_u32), ("s32", 0xffff), ("f16x2", 0x3c00)] {
+            check32(&format!("set.{name}.{ty}.f16x2 %r0, %r1, %r2"), |a, b, _| {
+                let ([a0, a1], [b0, b1]) = (halves(a), halves(b));
+                let bits = |holds: bool| if holds { one } else { 0 };
+                bits(compares(a1.partial_cmp(&b1))) << 16 | bits(compares(a0.partial_cmp(&b0)))
+            });
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::common::{BASE, Bench};
 /// Where the images of A and B, the result, and a start value lie in memory.
 const A: usize = 0x4000;
 const B: usize = 0x8000;
-const D: usize = 0x20000;
+pub const D: usize = 0x20000;
 /// Bytes of the images of A and B.
 const A_BYTES: usize = 0x4000;
 const B_BYTES: usize = 0x8000;
@@ -314,7 +314,7 @@ fn other_products_are_refused() {
 
 /// A kernel of 32 threads with a barrier `bar`, a tile and a buffer in shared memory; thread 0 does
 /// `one`, then all wait for the barrier's first phase and do `all`.
-fn copying(one: &str, all: &str) -> Bench {
+pub fn copying(one: &str, all: &str) -> Bench {
     Bench::new(&format!(
         ".version 8.4\n.target sm_90\n.address_size 64\n\
          .visible .entry test(.param .u64 p0, .param .u64 p1) {{\n\
@@ -372,6 +372,7 @@ fn tensor(swizzle: Swizzle, fills_nan: bool, boxes: [u32; 3], steps: [u32; 3]) -
         strides: [96, 1056, 0, 0],
         boxes: [boxes[0], boxes[1], boxes[2], 0, 0],
         steps: [steps[0], steps[1], steps[2], 0, 0],
+        corners: None,
     }
 }
 

@@ -6,6 +6,7 @@
 mod arithmetic;
 mod blocks;
 mod clusters;
+mod columns;
 mod common;
 mod compiled;
 mod conversions;
@@ -19,6 +20,7 @@ mod matrices;
 mod mbarriers;
 mod number;
 mod programs;
+mod reductions;
 mod remote;
 mod subset;
 mod sweeps;

@@ -362,7 +362,8 @@ fn later_instructions_are_refused_by_name() {
         "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1}, %d1, %d2, 0, 0, 1, 1, 1, 0, 0",
         "tcgen05.wait::ld.sync.aligned",
         "multimem.ld_reduce.relaxed.sys.global.add.f32 %f1, [%base]",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%base], [%t], 16",
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes \
+         [%t], [%base, {%r1, %r2}], [%r3]",
         "multimem.red.relaxed.sys.global.add.f32 [%base], %f1",
         "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r0, %r1}, {%r2}, {%r3}, {%r0, %r1}",
         "redux.sync.min.f32 %f1, %f2, -1",

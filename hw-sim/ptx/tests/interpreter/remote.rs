@@ -9,7 +9,7 @@ use crate::common::BASE;
 
 /// A barrier at `%bar`, behind the tile's data, that waits for so many arrivals; all blocks have
 /// made theirs. `%there` is that of the next block, `%data` the next block's tile.
-fn barriers(arrivals: &str) -> String {
+pub fn barriers(arrivals: &str) -> String {
     format!(
         ".reg .b32 %bar, %there, %data;\nadd.u32 %bar, %tile, 2048;\n\
          setp.ne.u32 %p9, %t, 0;\n@%p9 bra READY;\n\
@@ -21,12 +21,12 @@ fn barriers(arrivals: &str) -> String {
 }
 
 /// Waits for the first phase of the block's own barrier.
-const WAIT: &str = "WAIT:\n\
+pub const WAIT: &str = "WAIT:\n\
     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p8, [%bar], 0;\n\
     @!%p8 bra WAIT;\n";
 
 /// Loads the word of this thread from the block's own tile.
-const OWN: &str = "mad.lo.u32 %r29, %t, 4, %tile;\nld.shared.u32 %r1, [%r29];\n";
+pub const OWN: &str = "mad.lo.u32 %r29, %t, 4, %tile;\nld.shared.u32 %r1, [%r29];\n";
 
 /// If this fails, a block waits for good for others that have arrived, or for none.
 #[test]
@@ -166,6 +166,7 @@ fn copies_go_to_several_blocks_at_once() {
         strides: [64, 0, 0, 0],
         boxes: [16, 4, 0, 0, 0],
         steps: [1, 1, 0, 0, 0],
+        corners: None,
     };
     let source: Vec<u32> = (0..64).map(|word| word * 3 + 5).collect();
     for copy in [bulk, hinted, tensor] {

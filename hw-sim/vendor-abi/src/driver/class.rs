@@ -196,6 +196,7 @@ pub(super) const CLASSES: &[Class] = &[
             "cuProfilerStop",
             "cuStreamGetCtx_v2",
             "cuStreamGetDevice",
+            "cuTensorMapEncodeIm2col",
             "cuTensorMapEncodeTiled",
             "cuTensorMapReplaceAddress",
             "cuThreadExchangeStreamCaptureMode",

@@ -158,7 +158,6 @@ super::stubs! { NOT_SUPPORTED:
     cuSurfObjectGetResourceDesc
     cuSurfRefGetArray
     cuSurfRefSetArray
-    cuTensorMapEncodeIm2col
     cuTexObjectCreate
     cuTexObjectDestroy
     cuTexObjectGetResourceDesc
