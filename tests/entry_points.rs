@@ -346,7 +346,6 @@ const OTHERS: &[(&str, &str)] = &[
     ("hw-sim/cli/src/sdk.rs", "the header that it has written itself"),
     ("hw-sim/cli/src/sysfs/nodes.rs", "/proc and /sys"),
     ("hw-sim/machine/src/engine/bar.rs", "/proc/self/maps"),
-    ("hw-sim/ptx/src/exec/bulk.rs", "tensor maps"),
     ("hw-sim/ptx/src/exec/tensor_copy.rs", "tensor maps"),
     ("hw-sim/readme_section.rs", "this repository's documents"),
     ("hw-sim/vendor-abi/src/driver/peer.rs", "handles of other processes' memory"),

@@ -22,8 +22,8 @@ pub fn places(records: &[Record]) -> Vec<u32> {
     let mut places = vec![0; records.len()];
     let mut place = 0;
     for block in order {
-        for instruction in graph.starts[block]..graph.end(block, records.len()) {
-            places[instruction] = place;
+        for own in &mut places[graph.starts[block]..graph.end(block, records.len())] {
+            *own = place;
             place += 1;
         }
     }
