@@ -167,6 +167,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// As [`enqueue_write`](Self::enqueue_write).
+    #[cfg(feature = "verbs")]
     pub(crate) fn copy_within(
         &self,
         from: u64,

@@ -1,5 +1,5 @@
-//! What a host thread does before it sleeps: most work of a small kernel is over sooner than the host
-//! wakes a thread. Drivers of real GPUs look in the same way.
+//! What a host thread does before it sleeps: a small kernel has ended sooner than the host wakes a
+//! thread. Drivers of real GPUs look in the same way.
 
 use std::time::{Duration, Instant};
 
