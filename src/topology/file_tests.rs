@@ -116,6 +116,5 @@ fn broken_files_are_refused_with_line_and_reason() {
     let error = pack(&graph, &Roots::all(&graph), None).unwrap_err().to_string();
     assert!(error.contains("GPU") && error.contains("as much capacity in as out"), "{error}");
     let itself = MESH.replacen("target=\"0000:14:00.0\"", "target=\"0000:10:00.0\"", 1);
-    let error = Machine::from_nccl(&itself).unwrap().capacities(&all, 1).unwrap_err().to_string();
-    assert!(error.contains("link") && error.contains("0 to 0"), "{error}");
+    refused(&itself, ["line 3", "0000:10:00.0 to itself"]);
 }
