@@ -6,6 +6,8 @@
 //! code, so parted lanes change nothing.
 
 use super::function::{Class, Record};
+use super::pieces::Pieces;
+use std::ops::Range;
 
 /// Where each register of a function went, counted from the function's own start.
 #[derive(Clone, Debug, Default)]
@@ -18,15 +20,6 @@ pub struct Allocation {
     pub predicates: u32,
     /// Row and width in bytes of each place, for saving.
     pub spans: Vec<(u32, u8)>,
-}
-
-/// Successors of an instruction, by index in the function.
-pub fn successors(index: usize, record: &Record, count: usize) -> Vec<usize> {
-    let mut next = record.targets.clone();
-    if record.falls_through && index + 1 < count {
-        next.push(index + 1);
-    }
-    next
 }
 
 /// A straight piece of code, and what is alive around it.
@@ -50,27 +43,10 @@ fn get(bits: &[u64], register: u32) -> bool {
     bits[register as usize / 64] >> (register % 64) & 1 == 1
 }
 
-/// Cuts code into pieces.
+/// What each piece of code needs and gives.
 fn pieces(records: &[Record], words: usize) -> Vec<Piece> {
-    let count = records.len();
-    let mut leader = vec![false; count + 1];
-    leader[0] = true;
-    for (index, record) in records.iter().enumerate() {
-        for &target in &record.targets {
-            leader[target] = true;
-        }
-        if !record.targets.is_empty() || !record.falls_through {
-            leader[index + 1] = true;
-        }
-    }
-    let starts: Vec<usize> = (0..count).filter(|&index| leader[index]).collect();
-    let mut piece_of = vec![0; count];
-    for (number, &start) in starts.iter().enumerate() {
-        let end = starts.get(number + 1).copied().unwrap_or(count);
-        piece_of[start..end].fill(number);
-    }
-    let piece = |(number, &start): (usize, &usize)| {
-        let end = starts.get(number + 1).copied().unwrap_or(count);
+    let piece = |(range, next): (Range<usize>, Vec<usize>)| {
+        let Range { start, end } = range;
         let mut needs = vec![0; words];
         let mut kills = vec![0; words];
         for record in &records[start..end] {
@@ -83,13 +59,11 @@ fn pieces(records: &[Record], words: usize) -> Vec<Piece> {
                 record.defs.iter().for_each(|&register| set(&mut kills, register));
             }
         }
-        let last = end - 1;
-        let next = successors(last, &records[last], count);
-        let next = next.into_iter().map(|index| piece_of[index]).collect();
         let alive_in = needs.clone();
         Piece { start, end, next, needs, kills, alive_in, alive_out: vec![0; words] }
     };
-    starts.iter().enumerate().map(piece).collect()
+    let Pieces { ranges, next } = Pieces::of(records);
+    ranges.into_iter().zip(next).map(piece).collect()
 }
 
 /// Finds what is alive where, to a fixed point; liveness only grows, so it ends.

@@ -16,6 +16,7 @@ mod matrix;
 mod mbarrier;
 mod moves;
 mod order;
+mod pieces;
 pub mod select;
 mod special;
 pub mod supported;

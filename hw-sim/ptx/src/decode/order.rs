@@ -8,21 +8,23 @@
 //! of the ways between them, each with its head in front, and the rest of it ordered alike.
 
 use super::function::Record;
+use super::pieces::Pieces;
 
 /// Deeper loops stay as the compiler wrote them.
 const DEPTH_MAX: u32 = 64;
 
 /// The place of each instruction of a function in the order.
 pub fn places(records: &[Record]) -> Vec<u32> {
-    let graph = Graph::of(records);
-    let mut order = Vec::with_capacity(graph.starts.len());
-    let mut parts = Parts::new(graph.starts.len());
-    let all: Vec<usize> = (0..graph.starts.len()).collect();
+    let Pieces { ranges, next } = Pieces::of(records);
+    let graph = Graph::of(next);
+    let mut order = Vec::with_capacity(ranges.len());
+    let mut parts = Parts::new(ranges.len());
+    let all: Vec<usize> = (0..ranges.len()).collect();
     graph.arrange(&all, 0, &mut parts, &mut order);
     let mut places = vec![0; records.len()];
     let mut place = 0;
     for block in order {
-        for own in &mut places[graph.starts[block]..graph.end(block, records.len())] {
+        for own in &mut places[ranges[block].clone()] {
             *own = place;
             place += 1;
         }
@@ -39,49 +41,21 @@ pub fn seams(places: &[u32]) -> Vec<u32> {
     seams
 }
 
-/// Straight pieces of code, and the ways between them.
+/// The ways between pieces of code, which are called blocks here.
 struct Graph {
-    /// The first instruction of each.
-    starts: Vec<usize>,
     successors: Vec<Vec<usize>>,
     predecessors: Vec<Vec<usize>>,
 }
 
 impl Graph {
-    fn of(records: &[Record]) -> Self {
-        let mut begins = vec![false; records.len() + 1];
-        begins[0] = true;
-        for (at, record) in records.iter().enumerate() {
-            record.targets.iter().for_each(|&target| begins[target] = true);
-            begins[at + 1] |= !record.targets.is_empty() || !record.falls_through;
-        }
-        let starts: Vec<usize> = (0..records.len()).filter(|&at| begins[at]).collect();
-        let mut block_of = vec![0; records.len() + 1];
-        for (block, &start) in starts.iter().enumerate() {
-            block_of[start] = block;
-        }
-        let mut graph = Self {
-            successors: vec![Vec::new(); starts.len()],
-            predecessors: vec![Vec::new(); starts.len()],
-            starts,
-        };
-        for block in 0..graph.starts.len() {
-            let end = graph.end(block, records.len());
-            let Some(last) = records.get(end - 1) else { continue };
-            let on = (last.falls_through && end < records.len()).then_some(end);
-            for to in last.targets.iter().copied().chain(on).filter(|&to| to < records.len()) {
-                graph.successors[block].push(block_of[to]);
-                graph.predecessors[block_of[to]].push(block);
-            }
+    fn of(mut successors: Vec<Vec<usize>>) -> Self {
+        let mut predecessors = vec![Vec::new(); successors.len()];
+        for (block, next) in successors.iter_mut().enumerate() {
+            next.iter().for_each(|&to| predecessors[to].push(block));
             // Of two ways the one that was written first is to come first: see `Parts::find`.
-            graph.successors[block].sort_unstable_by_key(|&to| std::cmp::Reverse(to));
+            next.sort_unstable_by_key(|&to| std::cmp::Reverse(to));
         }
-        graph
-    }
-
-    /// Behind the last instruction of a block.
-    fn end(&self, block: usize, all: usize) -> usize {
-        self.starts.get(block + 1).copied().unwrap_or(all)
+        Self { successors, predecessors }
     }
 
     /// Appends some blocks, which stand as they were written, in order.
