@@ -215,7 +215,7 @@ impl Warp {
         let mut left = limit;
         let step = loop {
             if pc >= bounds.stop {
-                if M::BY_THREAD || place::<M>(program, pc) >= bounds.meets {
+                if place::<M>(program, pc) >= bounds.meets {
                     break Step::Schedule;
                 }
                 bounds = self.bounds::<M>(program, index, pc, 0);
@@ -254,16 +254,11 @@ impl Warp {
                 Op::Branch(target) if active == mask => {
                     let backward = *target <= pc;
                     pc = *target;
-                    if backward {
-                        if self.watch.is_over() {
-                            self.watch.step_aside();
-                            break Step::Become(State::Napped);
-                        }
-                        if M::BY_THREAD && !alone {
-                            bounds = self.bounds::<M>(program, index, pc, 0);
-                        }
+                    if backward && self.watch.is_over() {
+                        self.watch.step_aside();
+                        break Step::Become(State::Napped);
                     }
-                    if !M::BY_THREAD && !alone {
+                    if !alone {
                         bounds.stop = pc;
                     }
                 }
@@ -325,7 +320,7 @@ impl Warp {
                         Flow::Next => pc += 1,
                         Flow::Jump(target) => {
                             pc = target;
-                            if !M::BY_THREAD && !alone {
+                            if !alone {
                                 bounds.stop = pc;
                             }
                         }
