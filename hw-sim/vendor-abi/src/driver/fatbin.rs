@@ -12,6 +12,7 @@
 //! Entries are kept as they are, compressed; a text is made, and parsed, when it is first used.
 
 use super::code::{Failure, INVALID_IMAGE, NO_BINARY_FOR_GPU, Outcome, refuse};
+use super::text::text_of;
 use hwsim_machine::module::Code;
 use std::fmt;
 use std::io::Read;
@@ -293,15 +294,14 @@ impl Ptx {
         }
     }
 
-    /// The text, which ends at its first NUL: payloads are padded.
+    /// The text.
     pub fn text(&self) -> Outcome<String> {
         let bytes = match self.coding {
             Coding::Plain => self.payload.clone(),
             Coding::Lz4 => self.unpack_lz4()?,
             Coding::Zstd => self.unpack_zstd()?,
         };
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        Ok(text_of(&bytes).into_owned())
     }
 
     fn unpack_lz4(&self) -> Outcome<Vec<u8>> {

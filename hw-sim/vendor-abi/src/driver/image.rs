@@ -7,10 +7,10 @@ use super::code::{
 };
 use super::fatbin::{CONTAINER_HEADER, CONTAINER_MAGIC, FatBinary, WRAPPER_MAGIC, container_bytes};
 use super::linked::{self, LINKED_HEADER, LINKED_MAGIC, image_bytes};
+use super::text::text_of;
 use super::{refusal, requirement};
 use hwsim_machine::description::GpuModel;
 use hwsim_machine::module::Code;
-use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
@@ -90,10 +90,7 @@ impl Image {
                 INVALID_IMAGE,
                 "a wrapper contains an address, so it cannot come from a file",
             ),
-            _ => {
-                let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-                Ok(Self::Text(parse(&text_of(&bytes[..end]))?))
-            }
+            _ => Ok(Self::Text(parse(&text_of(&bytes))?)),
         }
     }
 
@@ -187,9 +184,4 @@ fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
     );
     refusal::say(&words);
     refuse(NO_BINARY_FOR_GPU, words)
-}
-
-/// The bytes as text. Whether all of a large one is text is known sooner than where it is not.
-fn text_of(bytes: &[u8]) -> Cow<'_, str> {
-    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }

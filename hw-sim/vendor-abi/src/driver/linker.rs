@@ -9,6 +9,7 @@ use super::handles::Handle;
 use super::image::{bytes_at, file_bytes};
 use super::linked::{self, OwnedInput};
 use super::logs::LogBuffers;
+use super::text::text_of;
 use super::{refusal, requirement, state};
 use hwsim_machine::Context;
 use hwsim_machine::module::{Code, LinkError};
@@ -105,7 +106,7 @@ impl Linker {
         let Given { name, bytes, .. } = *given;
         let one = |text| vec![OwnedInput { name: name.to_owned(), text }];
         let inputs = match given.kind {
-            PTX => one(text_of(bytes)),
+            PTX => one(text_of(bytes).into_owned()),
             FAT_BINARY => one(self.text_in(bytes)?),
             CUBIN if bytes.starts_with(&linked::LINKED_MAGIC.to_le_bytes()) => {
                 linked::decode(bytes)?
@@ -184,12 +185,6 @@ impl Linker {
         let image = work.image.as_ref().expect("made above");
         Ok((image.as_ptr() as u64, image.len()))
     }
-}
-
-/// The text up to its NUL, or to the end.
-fn text_of(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 fn refuse_machine_code<T>(name: &str) -> Outcome<T> {

@@ -35,6 +35,7 @@ mod state;
 mod stream;
 mod switch;
 mod tensor_map;
+mod text;
 mod trace;
 mod virtual_memory;
 mod visible;

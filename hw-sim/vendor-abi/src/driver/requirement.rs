@@ -12,9 +12,10 @@ fn directives<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = &'t str>
     // By name first: most of a text is other lines.
     text.match_indices(name).filter_map(move |(at, _)| {
         let mut before = text[..at].bytes().rev().take_while(|&byte| byte != b'\n');
-        let value = text[at + name.len()..].lines().next()?;
+        // The end of the line is looked for once in a line, however often the name stands there.
         let is_first = before.all(|byte| byte.is_ascii_whitespace());
-        (is_first && value.starts_with([' ', '\t'])).then(|| value.trim())
+        let value = is_first.then(|| text[at + name.len()..].lines().next()).flatten()?;
+        value.starts_with([' ', '\t']).then(|| value.trim())
     })
 }
 
