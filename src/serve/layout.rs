@@ -106,6 +106,11 @@ impl Room {
         self.meta(self.versions) + HEADER_BYTES * self.slot(worker, number)
     }
 
+    /// Bytes of a write in a worker's staging memory: header and data.
+    pub(super) fn staged_bytes(&self) -> u64 {
+        HEADER_BYTES + self.bytes
+    }
+
     pub(super) fn words_bytes(&self) -> u64 {
         self.meta(self.versions) + HEADER_BYTES * self.workers * self.credits
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result, ServeError};
 use crate::id::Rank;
 use crate::settings::Settings;
 use crate::transport::verbs::{RemoteAccess, RemotePiece};
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 /// How long a server lets workers finish their reads of a version that it wants to overwrite.
@@ -404,24 +405,25 @@ impl Server {
     /// may be applied.
     fn choose(&mut self, index: usize) -> Result<Vec<Write>> {
         let workers = self.fabric.terms.job.workers;
-        let mut counts = self.shards[index].shard.counts.clone();
-        let (mut writes, mut idle) = (Vec::new(), 0);
+        let led = &self.shards[index];
+        // Copied when a write is there: most of the time there is none.
+        let mut counts = Cow::Borrowed(&led.shard.counts);
+        let (mut writes, mut idle, mut turn) = (Vec::new(), 0, led.turn);
         while idle < workers {
-            let worker = self.shards[index].turn;
-            let next = self.shards[index].shard.next_write(&counts, worker as u64)?;
-            let next = match next {
+            let next = match led.shard.next_write(&counts, turn as u64)? {
                 Some(next) if !Shard::fits(&writes, &next) => break,
                 Some(next) if self.is_too_far(index, &counts, &next)? => None,
                 next => next,
             };
-            self.shards[index].turn = (worker + 1) % workers;
+            turn = (turn + 1) % workers;
             idle += 1;
             if let Some(write) = next {
-                counts.take(&write);
+                counts.to_mut().take(&write);
                 writes.push(write);
                 idle = 0;
             }
         }
+        self.shards[index].turn = turn;
         Ok(writes)
     }
 

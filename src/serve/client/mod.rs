@@ -77,7 +77,7 @@ impl Client {
         for shard in 0..count {
             let room = fabric.terms.room(shard);
             let pinned = |bytes| Pinned::new(&fabric.adapter, bytes, RemoteAccess::None);
-            staging.push(pinned((HEADER_BYTES + room.bytes) * room.credits)?);
+            staging.push(pinned(room.staged_bytes() * room.credits)?);
             mirror.push(pinned(room.bytes)?);
             status.push(pinned(room.status_bytes() + WORDS_BYTES)?);
         }

@@ -20,7 +20,7 @@ impl Client {
     /// Where a write stands in this worker's staging memory.
     pub(super) fn staged(&self, shard: usize, number: u64) -> u64 {
         let room = self.room(shard);
-        (HEADER_BYTES + room.bytes) * (number % room.credits)
+        room.staged_bytes() * (number % room.credits)
     }
 
     pub(super) fn stage_header(
