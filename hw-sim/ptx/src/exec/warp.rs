@@ -320,7 +320,8 @@ impl Warp {
                         Flow::Next => pc += 1,
                         Flow::Jump(target) => {
                             pc = target;
-                            if !alone {
+                            // Seeds of the explorer are of runs that did not look here.
+                            if !alone && !M::BY_THREAD {
                                 bounds.stop = pc;
                             }
                         }
