@@ -4,9 +4,15 @@
 //! file that large would not stay in the host's cache, so registers whose values are never alive
 //! together share a row. Lanes are independent: what counts is the way of one lane through the
 //! code, so parted lanes change nothing.
+//!
+//! A register that is alive in several straight pieces of code has its place to itself in each of
+//! them. One that lives within a piece takes, from its first instruction to its last, the lowest
+//! place that is free there, so that the same few rows are used again and again.
 
 use super::function::{Class, Record};
 use super::pieces::Pieces;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::ops::Range;
 
 /// Where each register of a function went, counted from the function's own start.
@@ -91,39 +97,115 @@ fn flow(pieces: &mut [Piece], words: usize) {
     }
 }
 
-/// First and last moment at which each register counts. An instruction's destinations count
-/// together with its sources: no instruction has to care about the order in which it uses them.
-fn intervals(records: &[Record], registers: usize) -> Vec<Option<(usize, usize)>> {
-    let words = registers.div_ceil(64);
-    let mut pieces = pieces(records, words);
-    flow(&mut pieces, words);
-    let mut intervals: Vec<Option<(usize, usize)>> = vec![None; registers];
-    let mut extend = |register: u32, from: usize, to: usize| {
-        let interval = &mut intervals[register as usize];
-        *interval = Some(match *interval {
-            None => (from, to),
-            Some((start, end)) => (start.min(from), end.max(to)),
-        });
-    };
-    let each = |bits: &[u64], f: &mut dyn FnMut(u32)| {
-        for (word, &bits) in bits.iter().enumerate() {
-            let mut left = bits;
-            while left != 0 {
-                f(word as u32 * 64 + left.trailing_zeros());
-                left &= left - 1;
-            }
-        }
-    };
-    for piece in &pieces {
-        each(&piece.alive_in, &mut |register| extend(register, piece.start, piece.start));
-        each(&piece.alive_out, &mut |register| extend(register, piece.end, piece.end));
-        for (index, record) in records.iter().enumerate().take(piece.end).skip(piece.start) {
-            for &register in record.uses.iter().chain(record.defs.iter()) {
-                extend(register, index, index);
-            }
+/// The registers that matter in a piece: alive around it, or touched in it.
+fn in_piece<'a>(piece: &'a Piece, records: &'a [Record]) -> impl Iterator<Item = u32> + 'a {
+    let around = piece.alive_in.iter().zip(&piece.alive_out).enumerate();
+    let around = around.flat_map(|(word, (before, behind))| {
+        let bits = before | behind;
+        (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u32 * 64 + bit)
+    });
+    let touched = &records[piece.start..piece.end];
+    around.chain(touched.iter().flat_map(|record| record.uses.iter().chain(&record.defs).copied()))
+}
+
+/// Where a register lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// Nowhere yet.
+    Unseen,
+    /// In one piece, and within it.
+    Piece(u32),
+    /// In several, or across the ends of one.
+    Across,
+}
+
+fn homes(pieces: &[Piece], records: &[Record], registers: usize) -> Vec<Home> {
+    let mut homes = vec![Home::Unseen; registers];
+    for (number, piece) in (0..).zip(pieces) {
+        for register in in_piece(piece, records) {
+            let is_around = get(&piece.alive_in, register) || get(&piece.alive_out, register);
+            let home = &mut homes[register as usize];
+            *home = match *home {
+                Home::Unseen if !is_around => Home::Piece(number),
+                Home::Piece(same) if same == number && !is_around => continue,
+                _ => Home::Across,
+            };
         }
     }
-    intervals
+    homes
+}
+
+/// The places of one class.
+struct Places {
+    /// Words of a set of pieces.
+    words: usize,
+    /// Of each place its number, and the pieces in which a register has it to itself.
+    known: Vec<(u32, Vec<u64>)>,
+}
+
+impl Places {
+    fn add(&mut self, place: u32) {
+        self.known.push((place, vec![0; self.words]));
+    }
+
+    /// The lowest place that is free in all of these pieces.
+    fn take(&mut self, pieces: &[u64], fresh: impl FnOnce() -> u32) -> u32 {
+        let is_free = |taken: &[u64]| taken.iter().zip(pieces).all(|(a, b)| a & b == 0);
+        let found = self.known.iter().position(|(_, taken)| is_free(taken));
+        let found = found.unwrap_or_else(|| {
+            self.add(fresh());
+            self.known.len() - 1
+        });
+        let (place, taken) = &mut self.known[found];
+        taken.iter_mut().zip(pieces).for_each(|(taken, pieces)| *taken |= pieces);
+        *place
+    }
+}
+
+/// What one piece has given out of a class.
+#[derive(Default)]
+struct Lent {
+    /// Places that have not been looked at start here.
+    next: usize,
+    /// Places that were given back.
+    free: BinaryHeap<Reverse<usize>>,
+    /// The last instruction that needs each of the places that are lent.
+    busy: BinaryHeap<Reverse<(usize, usize)>>,
+}
+
+impl Lent {
+    /// The lowest place that is free in the piece from one instruction to another.
+    fn take(
+        &mut self,
+        places: &mut Places,
+        piece: u32,
+        (start, end): (usize, usize),
+        fresh: impl FnOnce() -> u32,
+    ) -> u32 {
+        // An instruction's destinations count together with its sources: no instruction has to
+        // care about the order in which it uses them.
+        while let Some(&Reverse((last, place))) = self.busy.peek()
+            && last < start
+        {
+            self.busy.pop();
+            self.free.push(Reverse(place));
+        }
+        let found = self.free.pop().map_or_else(
+            || {
+                let is_free = |(_, taken): &(u32, Vec<u64>)| !get(taken, piece);
+                let skipped = places.known[self.next..].iter().position(is_free);
+                let found = skipped.map_or(places.known.len(), |skipped| self.next + skipped);
+                self.next = found + 1;
+                if found == places.known.len() {
+                    places.add(fresh());
+                }
+                found
+            },
+            |Reverse(place)| place,
+        );
+        self.busy.push(Reverse((end, found)));
+        places.known[found].0
+    }
 }
 
 /// Allocates the registers of one function. What is in those of `kept` stays there to the end.
@@ -132,35 +214,80 @@ pub fn allocate(records: &[Record], classes: &[Class], kept: &[u32]) -> Allocati
     if records.is_empty() {
         return allocation;
     }
-    let mut intervals = intervals(records, classes.len());
-    for &register in kept {
-        // From the start: nothing that runs before may have the place, either.
-        intervals[register as usize] = Some((0, usize::MAX));
-    }
-    let mut order: Vec<(usize, usize, usize)> = intervals
-        .iter()
-        .enumerate()
-        .filter_map(|(register, interval)| interval.map(|(start, end)| (start, end, register)))
-        .collect();
-    order.sort_unstable();
-    // Places of each class in use, with the moment at which they become free.
-    let mut busy: [std::collections::BinaryHeap<std::cmp::Reverse<(usize, u32)>>; 4] =
-        Default::default();
-    for (start, end, register) in order {
-        let class = classes[register];
-        let heap = &mut busy[class as usize];
-        let place = match heap.peek() {
-            Some(std::cmp::Reverse((free_after, place))) if *free_after < start => {
-                let place = *place;
-                heap.pop();
-                place
-            }
-            _ => fresh(&mut allocation, class),
-        };
-        heap.push(std::cmp::Reverse((end, place)));
-        allocation.places[register] = place;
+    let words = classes.len().div_ceil(64);
+    let mut pieces = pieces(records, words);
+    flow(&mut pieces, words);
+    let mut homes = homes(&pieces, records, classes.len());
+    kept.iter().for_each(|&register| homes[register as usize] = Home::Across);
+    let set_words = pieces.len().div_ceil(64);
+    let mut places = [(); 4].map(|()| Places { words: set_words, known: Vec::new() });
+    across(&mut allocation, &mut places, (&pieces, records), (&homes, classes), kept);
+    for (number, piece) in (0..).zip(&pieces) {
+        within(&mut allocation, &mut places, (number, piece, records), (&homes, classes));
     }
     allocation
+}
+
+/// Gives places to the registers that live in several pieces, those that begin first first.
+fn across(
+    allocation: &mut Allocation,
+    places: &mut [Places; 4],
+    (pieces, records): (&[Piece], &[Record]),
+    (homes, classes): (&[Home], &[Class]),
+    kept: &[u32],
+) {
+    let words = pieces.len().div_ceil(64);
+    let mut order: Vec<u32> = Vec::new();
+    let mut lives: HashMap<u32, Vec<u64>> = HashMap::new();
+    for &register in kept {
+        // Everywhere: what the next block finds there, nothing else may write.
+        if lives.insert(register, vec![u64::MAX; words]).is_none() {
+            order.push(register);
+        }
+    }
+    for (number, piece) in (0..).zip(pieces) {
+        for register in in_piece(piece, records) {
+            if homes[register as usize] == Home::Across {
+                let life = lives.entry(register).or_insert_with(|| {
+                    order.push(register);
+                    vec![0; words]
+                });
+                set(life, number);
+            }
+        }
+    }
+    for register in order {
+        let class = classes[register as usize];
+        let place = places[class as usize].take(&lives[&register], || fresh(allocation, class));
+        allocation.places[register as usize] = place;
+    }
+}
+
+/// Gives places to the registers that live within a piece.
+fn within(
+    allocation: &mut Allocation,
+    places: &mut [Places; 4],
+    (number, piece, records): (u32, &Piece, &[Record]),
+    (homes, classes): (&[Home], &[Class]),
+) {
+    let mut last: HashMap<u32, usize> = HashMap::new();
+    let touched = |index: usize| records[index].uses.iter().chain(&records[index].defs).copied();
+    let is_here = |register: &u32| homes[*register as usize] == Home::Piece(number);
+    for index in piece.start..piece.end {
+        touched(index).filter(is_here).for_each(|register| _ = last.insert(register, index));
+    }
+    let mut lent: [Lent; 4] = Default::default();
+    for index in piece.start..piece.end {
+        for register in touched(index) {
+            // Only where it comes first.
+            if let Some(end) = last.remove(&register) {
+                let class = classes[register as usize];
+                let (lent, places) = (&mut lent[class as usize], &mut places[class as usize]);
+                let place = lent.take(places, number, (index, end), || fresh(allocation, class));
+                allocation.places[register as usize] = place;
+            }
+        }
+    }
 }
 
 /// A new place.
@@ -173,4 +300,113 @@ fn fresh(allocation: &mut Allocation, class: Class) -> u32 {
     allocation.rows += if class == Class::Wide { 2 } else { 1 };
     allocation.spans.push((place, class.bytes()));
     place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const REGISTERS: u32 = 24;
+
+    /// An instruction: what it reads and writes, whether it is guarded, where it may jump.
+    fn instruction(count: usize) -> impl Strategy<Value = Record> {
+        let registers = || prop::collection::vec(0..REGISTERS, 0..3);
+        let ways = (any::<bool>(), prop::option::weighted(0.3, 0..count), 0..8_u8);
+        (registers(), registers(), ways).prop_map(|(uses, defs, (guarded, target, ends))| Record {
+            uses: uses.into(),
+            defs: defs.into(),
+            guarded,
+            targets: target.into_iter().collect(),
+            falls_through: ends > 0,
+            ..Record::default()
+        })
+    }
+
+    fn classes() -> Vec<Class> {
+        let all = [Class::Narrow, Class::Word, Class::Wide, Class::Predicate];
+        (0..REGISTERS as usize).map(|register| all[register % 4]).collect()
+    }
+
+    proptest! {
+        /// A lane that goes any way through any code finds each register as it wrote it last. If
+        /// this fails, kernels compute with other registers' values.
+        #[test]
+        fn what_a_lane_wrote_it_finds(
+            records in (1..60_usize).prop_flat_map(|n| prop::collection::vec(instruction(n), n)),
+            turns in prop::collection::vec(any::<u8>(), 200),
+        ) {
+            let classes = classes();
+            let allocation = allocate(&records, &classes, &[]);
+            // Predicates have numbers of their own.
+            let place_of = |register: u32| {
+                let class = classes[register as usize];
+                (class == Class::Predicate, allocation.places[register as usize])
+            };
+            // Which register wrote each place last; and which registers were written at all.
+            let (mut wrote, mut written) = (HashMap::new(), HashSet::new());
+            let mut at = 0;
+            for turn in turns {
+                let Some(record) = records.get(at) else { break };
+                for register in record.uses.iter().filter(|register| written.contains(*register)) {
+                    prop_assert_eq!(wrote.get(&place_of(*register)), Some(register), "at {}", at);
+                }
+                // A guarded instruction writes or does not.
+                if !record.guarded || turn & 1 == 1 {
+                    for register in &record.defs {
+                        wrote.insert(place_of(*register), *register);
+                        written.insert(*register);
+                    }
+                }
+                for (a, b) in record.uses.iter().chain(&record.defs).flat_map(|a| {
+                    record.defs.iter().map(move |b| (a, b))
+                }) {
+                    prop_assert_eq!(place_of(*a) == place_of(*b), a == b, "at {}", at);
+                }
+                at = match record.targets.first() {
+                    Some(target) if turn & 2 == 2 || !record.falls_through => *target,
+                    _ if record.falls_through => at + 1,
+                    _ => break,
+                };
+            }
+        }
+
+        /// If this fails, a block starts with what another one computed.
+        #[test]
+        fn what_is_kept_is_overwritten_by_nobody(
+            records in (1..60_usize).prop_flat_map(|n| prop::collection::vec(instruction(n), n)),
+            kept in prop::collection::vec(0..REGISTERS, 1..4),
+        ) {
+            let classes = classes();
+            let allocation = allocate(&records, &classes, &kept);
+            for other in 0..REGISTERS {
+                let is_used = records.iter().any(|record| {
+                    record.uses.contains(&other) || record.defs.contains(&other)
+                });
+                for register in kept.iter().filter(|register| **register != other && is_used) {
+                    let class = |register: u32| classes[register as usize] == Class::Predicate;
+                    let place = |register: u32| allocation.places[register as usize];
+                    prop_assert!(
+                        class(*register) != class(other) || place(*register) != place(other)
+                    );
+                }
+            }
+        }
+    }
+
+    /// If this fails, a long straight kernel has a row for every value.
+    #[test]
+    fn values_that_follow_one_another_share_a_place() {
+        let step = |register: u32| Record {
+            uses: [register].into_iter().collect(),
+            defs: [register + 1].into_iter().collect(),
+            falls_through: true,
+            ..Record::default()
+        };
+        let records: Vec<_> = (0..1000).map(step).collect();
+        let allocation = allocate(&records, &vec![Class::Word; 1001], &[]);
+        // The first was written by nobody, and so is alive around the code.
+        assert_eq!(allocation.rows, 3);
+    }
 }

@@ -13,7 +13,7 @@ use super::{fuse, order, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
 use crate::exec::matrix::element::Places;
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
-use crate::exec::registers::{RegisterSpan, Row, predicate};
+use crate::exec::registers::{CONSTANT, RegisterSpan, Row, predicate};
 
 /// Local memory kept for recursion, in bytes for each thread.
 const RECURSION_BYTES: u32 = 32 * 1024;
@@ -93,7 +93,7 @@ pub struct DecodeState<'m> {
     index: &'m Index<'m>,
     constants: HashMap<(Constant, u8), u32>,
     constant_list: Vec<(u32, u8, Constant)>,
-    next_row: u32,
+    constant_rows: u32,
     shared_places: HashMap<(String, u32), u64>,
     shared_cursor: LayoutCursor,
     uses_dynamic: bool,
@@ -119,7 +119,7 @@ impl<'m> DecodeState<'m> {
             index,
             constants: HashMap::new(),
             constant_list: Vec::new(),
-            next_row: 0,
+            constant_rows: 0,
             shared_places: HashMap::new(),
             shared_cursor: LayoutCursor::default(),
             uses_dynamic: false,
@@ -143,10 +143,11 @@ impl<'m> DecodeState<'m> {
         if let Some(&slot) = self.constants.get(&(value.clone(), bytes)) {
             return slot;
         }
-        let slot = self.next_row;
-        self.next_row += if bytes == 8 { 2 } else { 1 };
+        let row = self.constant_rows;
+        self.constant_rows += if bytes == 8 { 2 } else { 1 };
+        let slot = CONSTANT + row;
         self.constants.insert((value.clone(), bytes), slot);
-        self.constant_list.push((slot, bytes, value));
+        self.constant_list.push((row, bytes, value));
         slot
     }
 
@@ -263,10 +264,9 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     }
     shared.constants.clear();
     shared.constant_list.clear();
-    let function_rows: u32 = sketches.iter().map(|sketch| sketch.allocation.rows).sum();
+    shared.constant_rows = 0;
     let mut row_base = 2;
     let mut predicate_base = predicate::FIRST;
-    shared.next_row = row_base + function_rows;
     let mut program = Program {
         entries: vec![None; index.module.functions.len()],
         frame: shared.frame_slot(),
@@ -315,8 +315,9 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     program.seams = order::seams(&program.places);
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
-    program.cargo = shared.next_row;
-    program.rows = shared.next_row as usize + cargo_rows;
+    program.cargo = row_base;
+    program.rows = row_base as usize + cargo_rows;
+    program.constant_rows = shared.constant_rows;
     program.predicates = predicate_base as usize;
     program.constants = std::mem::take(&mut shared.constant_list);
     match shared.failure.take() {
@@ -469,12 +470,12 @@ pub fn has_symbols(program: &Program) -> bool {
     program.constants.iter().any(|(.., constant)| matches!(constant, Constant::Symbol(..)))
 }
 
-/// Fills the template of a program's registers.
+/// Fills in a program's constants.
 pub fn fill_template(
     program: &mut Program,
     address: impl Fn(&str) -> Option<u64>,
 ) -> Result<(), String> {
-    let mut template = vec![Row::ZERO; program.rows];
+    let mut template = vec![Row::ZERO; program.constant_rows as usize];
     for (slot, bytes, constant) in &program.constants {
         let value = match constant {
             Constant::Bits(bits) => *bits,
@@ -499,6 +500,6 @@ pub fn fill_template(
             }
         }
     }
-    program.template = template;
+    program.template = template.into();
     Ok(())
 }

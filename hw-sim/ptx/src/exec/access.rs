@@ -365,7 +365,7 @@ impl Warp {
         let word = usize::from(access.element_bytes);
         let bytes: &[u8] =
             if access.registers.len() == 1 && access.element_bytes == access.register_bytes {
-                match self.registers.bytes_mut(access.registers[0], word) {
+                match self.registers.bytes(access.registers[0], word) {
                     Some(row) => row,
                     None => return false,
                 }

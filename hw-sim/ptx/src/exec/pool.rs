@@ -14,8 +14,9 @@ use crate::kernel::Launch;
 #[derive(Debug, Default)]
 pub struct WarpPool(Mutex<Vec<Warp>>);
 
-/// Warps that a pool keeps at most.
-const POOLED_MAX: usize = 256;
+/// What a pool keeps, in bytes of registers and local memory. All warps of a grid whose blocks wait
+/// for each other should fit: 2,048 of a kernel with 250 registers do.
+const POOLED_BYTES_MAX: usize = 128 << 20;
 
 impl WarpPool {
     /// Takes up to `count` warps.
@@ -28,7 +29,8 @@ impl WarpPool {
     /// Gives warps back.
     pub fn give(&self, warps: Vec<Warp>) {
         if let Ok(mut pool) = self.0.lock() {
-            let room = POOLED_MAX.saturating_sub(pool.len());
+            let each = warps.first().map_or(1, Warp::bytes);
+            let room = (POOLED_BYTES_MAX / each).saturating_sub(pool.len());
             pool.extend(warps.into_iter().take(room));
         }
     }
@@ -56,9 +58,15 @@ impl Warp {
         warps
     }
 
+    /// Bytes of its registers and its local memory, and about as many as it has beside them.
+    fn bytes(&self) -> usize {
+        const BESIDE: usize = 4096;
+        self.registers.bytes_used() + self.local.len() + BESIDE
+    }
+
     fn fresh(program: &Program) -> Self {
         Self {
-            registers: Registers::new(&program.template, program.predicates),
+            registers: Registers::new(program.rows, &program.template, program.predicates),
             fragments: Vec::new(),
             live: 0,
             number: 0,

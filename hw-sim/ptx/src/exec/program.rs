@@ -507,14 +507,16 @@ pub struct Program {
     pub seams: Vec<u32>,
     /// Entry of each function of the module that is in here, by the function's number.
     pub entries: Vec<Option<u32>>,
-    /// Constant registers: slot, width in bytes, value.
+    /// Constant registers: row of `template`, width in bytes, value.
     pub constants: Vec<(u32, u8, Constant)>,
-    /// Rows of the register file, constants included; filled in when linked.
-    pub template: Vec<Row>,
+    /// Rows of the constants, for all warps; filled in when linked.
+    pub template: Arc<[Row]>,
     /// Warps to use again.
     pub pool: WarpPool,
-    /// Rows that `template` will have.
+    /// Rows of the register file of a warp.
     pub rows: usize,
+    /// Rows that `template` will have.
+    pub constant_rows: u32,
     /// The first cargo row, for [`Sweep`]: behind the registers that the kernel names.
     pub cargo: u32,
     /// Predicates.

@@ -1,6 +1,8 @@
 //! The register file of one warp: 32 lanes side by side, so that one decoded instruction is one
 //! loop that the compiler turns into vector code.
 
+use std::sync::Arc;
+
 use bytemuck::{Pod, Zeroable};
 use wide::{i16x16, i32x8, i64x4};
 
@@ -99,19 +101,29 @@ pub mod predicate {
     pub const FIRST: u32 = 2;
 }
 
+/// Slots from this one on are constants: the same for all warps, and never written.
+pub const CONSTANT: u32 = 1 << 31;
+
 /// Registers and predicates of one warp.
 #[derive(Clone, Debug)]
 pub struct Registers {
     rows: Vec<Row>,
+    /// Those of the kernel. A row for each warp would not stay in the host's cache.
+    constants: Arc<[Row]>,
     predicates: Vec<u32>,
 }
 
 impl Registers {
-    /// A file with its constants in place.
-    pub fn new(template: &[Row], predicates: usize) -> Self {
+    /// A file of so many rows and predicates.
+    pub fn new(rows: usize, constants: &Arc<[Row]>, predicates: usize) -> Self {
         let mut predicates = vec![0; predicates.max(predicate::FIRST as usize)];
         predicates[predicate::TRUE as usize] = FULL;
-        Self { rows: template.to_vec(), predicates }
+        Self { rows: vec![Row::ZERO; rows], constants: Arc::clone(constants), predicates }
+    }
+
+    /// Bytes of its rows.
+    pub fn bytes_used(&self) -> usize {
+        size_of_val(&self.rows[..])
     }
 
     /// Mixes all registers and predicates into a digest.
@@ -131,10 +143,21 @@ impl Registers {
     /// The 32 lanes of a register.
     #[inline(always)]
     pub fn get<T: Lane>(&self, slot: u32) -> &[T; LANES] {
-        T::view(&self.rows[slot as usize..])
+        // Constants lie beyond all rows: one comparison tells them apart, and keeps to the file.
+        match self.rows.get(slot as usize..) {
+            Some(rows) => T::view(rows),
+            None => T::view(&self.constants[(slot - CONSTANT) as usize..]),
+        }
     }
 
-    /// The 32 lanes of a register, to write.
+    /// The value of a constant.
+    #[inline(always)]
+    fn constant<T: Lane>(&self, slot: u32) -> Option<T> {
+        let place = slot.checked_sub(CONSTANT)?;
+        Some(T::view(&self.constants[place as usize..])[0])
+    }
+
+    /// The 32 lanes of a register, to write. No constant is.
     #[inline(always)]
     pub fn get_mut<T: Lane>(&mut self, slot: u32) -> &mut [T; LANES] {
         T::view_mut(&mut self.rows[slot as usize..])
@@ -159,6 +182,20 @@ impl Registers {
     }
 
     /// The bytes of a register's lanes, in order.
+    #[inline(always)]
+    pub fn bytes(&self, slot: u32, width: usize) -> Option<&[u8]> {
+        if slot == super::program::NO_SLOT {
+            return None;
+        }
+        Some(match width {
+            2 => bytemuck::bytes_of(self.get::<u16>(slot)),
+            4 => bytemuck::bytes_of(self.get::<u32>(slot)),
+            8 => bytemuck::bytes_of(self.get::<u64>(slot)),
+            _ => return None,
+        })
+    }
+
+    /// The same, to write.
     pub fn bytes_mut(&mut self, slot: u32, width: usize) -> Option<&mut [u8]> {
         if slot == super::program::NO_SLOT {
             return None;
@@ -276,10 +313,10 @@ fn in_step<A: Lane, D: Lane>(source: u32, destination: u32) -> bool {
     apart
 }
 
-/// Some lanes of a register.
+/// Some lanes of a register that is no constant.
 #[inline(always)]
 fn group<T: Lane>(r: &Registers, slot: u32, number: usize) -> [T; GROUP] {
-    r.get::<T>(slot).as_chunks::<GROUP>().0[number]
+    T::view(&r.rows[slot as usize..]).as_chunks::<GROUP>().0[number]
 }
 
 /// The same, to write.
@@ -295,18 +332,44 @@ pub fn only(mask: u32) -> Option<usize> {
     mask.is_power_of_two().then(|| mask.trailing_zeros() as usize)
 }
 
+/// `d = f(a)` on all lanes, in step.
+#[inline(always)]
+fn all1<A: Lane, D: Lane>(r: &mut Registers, a: u32, d: u32, f: impl Fn(A) -> D) {
+    if let Some(a) = r.constant::<A>(a) {
+        *r.get_mut::<D>(d) = [f(a); LANES];
+        return;
+    }
+    for number in 0..LANES / GROUP {
+        let a = group::<A>(r, a, number);
+        let d = group_mut::<D>(r, d, number);
+        for lane in 0..GROUP {
+            d[lane] = f(a[lane]);
+        }
+    }
+}
+
+/// `d = f(a, b)` on all lanes, in step, of registers that are no constants.
+#[inline(always)]
+fn all2<A: Lane, B: Lane, D: Lane>(
+    r: &mut Registers,
+    (a, b): (u32, u32),
+    d: u32,
+    f: impl Fn(A, B) -> D,
+) {
+    for number in 0..LANES / GROUP {
+        let (a, b) = (group::<A>(r, a, number), group::<B>(r, b, number));
+        let d = group_mut::<D>(r, d, number);
+        for lane in 0..GROUP {
+            d[lane] = f(a[lane], b[lane]);
+        }
+    }
+}
+
 /// `d = f(a)` on every lane.
 #[inline(always)]
 pub fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A) -> D) {
     if mask == FULL && in_step::<A, D>(i.a, i.d) {
-        for number in 0..LANES / GROUP {
-            let a = group::<A>(r, i.a, number);
-            let d = group_mut::<D>(r, i.d, number);
-            for lane in 0..GROUP {
-                d[lane] = f(a[lane]);
-            }
-        }
-        return;
+        return all1(r, i.a, i.d, f);
     }
     some1(r, i, mask, f);
 }
@@ -335,14 +398,11 @@ pub fn map2<A: Lane, B: Lane, D: Lane>(
     f: impl Fn(A, B) -> D,
 ) {
     if mask == FULL && in_step::<A, D>(i.a, i.d) && in_step::<B, D>(i.b, i.d) {
-        for number in 0..LANES / GROUP {
-            let (a, b) = (group::<A>(r, i.a, number), group::<B>(r, i.b, number));
-            let d = group_mut::<D>(r, i.d, number);
-            for lane in 0..GROUP {
-                d[lane] = f(a[lane], b[lane]);
-            }
-        }
-        return;
+        return match (r.constant::<A>(i.a), r.constant::<B>(i.b)) {
+            (_, Some(b)) => all1(r, i.a, i.d, |a| f(a, b)),
+            (Some(a), None) => all1(r, i.b, i.d, |b| f(a, b)),
+            (None, None) => all2(r, (i.a, i.b), i.d, f),
+        };
     }
     some2(r, i, mask, f);
 }
@@ -372,15 +432,22 @@ pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
 ) {
     let in_step = in_step::<A, D>(i.a, i.d) && in_step::<B, D>(i.b, i.d);
     if mask == FULL && in_step && self::in_step::<C, D>(i.c, i.d) {
-        for number in 0..LANES / GROUP {
-            let (a, b) = (group::<A>(r, i.a, number), group::<B>(r, i.b, number));
-            let c = group::<C>(r, i.c, number);
-            let d = group_mut::<D>(r, i.d, number);
-            for lane in 0..GROUP {
-                d[lane] = f(a[lane], b[lane], c[lane]);
+        match (r.constant::<A>(i.a), r.constant::<B>(i.b), r.constant::<C>(i.c)) {
+            (None, None, None) => {
+                for number in 0..LANES / GROUP {
+                    let (a, b) = (group::<A>(r, i.a, number), group::<B>(r, i.b, number));
+                    let c = group::<C>(r, i.c, number);
+                    let d = group_mut::<D>(r, i.d, number);
+                    for lane in 0..GROUP {
+                        d[lane] = f(a[lane], b[lane], c[lane]);
+                    }
+                }
+                return;
             }
+            (None, Some(b), None) => return all2(r, (i.a, i.c), i.d, |a, c| f(a, b, c)),
+            (None, None, Some(c)) => return all2(r, (i.a, i.b), i.d, |a, b| f(a, b, c)),
+            _ => {}
         }
-        return;
     }
     some3(r, i, mask, f);
 }
