@@ -62,7 +62,8 @@ fn every_variant_of_distributed_training_learns() {
 fn a_folder_that_cannot_be_is_refused_before_anything_is_trained() {
     for example in ["train", "variants", "convergence"] {
         let example = tool(&format!("examples/{example}"));
-        for (folder, reason) in [("--help", "expected [FOLDER]"), ("/dev/null/a", "/dev/null/a: ")] {
+        for (folder, reason) in [("--help", "expected [FOLDER]"), ("/dev/null/a", "/dev/null/a: ")]
+        {
             let mut command = Command::new(&example);
             if !is_real() {
                 command = hwsim();
