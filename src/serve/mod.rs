@@ -64,8 +64,8 @@
 //! # Who is there
 //!
 //! Each member counts in a word of its *board*, which the others read. Who is not reached, or
-//! stands still, is suspected. Each member *votes* for the removal of a server that it suspects, and
-//! *reports* what it has seen of the votes, in a word of its board. More than half of the reports
+//! stands still, is suspected. Each member *votes* for the removal of a server that it suspects,
+//! and *reports* what it has seen of the votes, in a word of its board. More than half of the reports
 //! remove a server: half of those of members that are not removed, without those that have left.
 //! Where votes or reports split, another round follows; `votes` has the rules, why no two members
 //! see different removals, and when a removal is sure to come. A replica breaks off its connection

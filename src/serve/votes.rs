@@ -15,8 +15,8 @@
 //! *Agreement*: two halves of the members have one in common, which votes once, so that the reports
 //! of a round name one server at most. Where more than half report it, everyone who begins the next
 //! round has seen such a report: all votes there are for this server. So no two members ever see
-//! different servers removed in the same choice. Who leaves says nothing more: from then on a half is
-//! one of the others, and two halves have one in common still.
+//! different servers removed in the same choice. Who leaves says nothing more: from then on a half
+//! is one of the others, and two halves have one in common still.
 //!
 //! *Progress*: a vote that nobody sees, of a member that died, holds up nothing, since the reports
 //! decide, and not the votes. When all members that live suspect one server, among others or not,
