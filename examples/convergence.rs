@@ -27,7 +27,7 @@ const WORKERS: [usize; 4] = [1, 2, 4, 8];
 const LEAST_FALL: f64 = 10.0;
 
 fn main() -> Result<()> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
+    let folder = train::folder()?;
     let count = device_count()?.min(WORKERS[WORKERS.len() - 1]);
     let contexts = (0..count).map(open_device).collect::<std::result::Result<Vec<_>, _>>()?;
     let samples = Samples::new();
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
             }
             drawn.push(Curve { name: format!("{workers} workers"), values });
         }
-        let path = std::path::Path::new(&folder).join(format!("convergence-{variant}.svg"));
+        let path = folder.join(format!("convergence-{variant}.svg"));
         let title = format!("Training by a parameter server, {variant}");
         std::fs::write(&path, curves(&title, "loss", &drawn)?)?;
         println!("drawn: {}", path.display());

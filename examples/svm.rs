@@ -38,6 +38,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The most that a gamma may be from what the alphas make of it.
 const DRIFT_MAX: f64 = 1e-8;
 
+/// More samples than this are not drawn: training takes the square of their number.
+const SAMPLES_MAX: usize = 1 << 20;
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum KernelName {
     Linear,
@@ -91,14 +94,15 @@ struct Arguments {
 impl Arguments {
     fn problem(&self) -> Result<Problem> {
         let Some(path) = &self.data else {
-            if self.samples < 2 {
-                return Err("--samples: at least two, one of each class".into());
+            let samples = self.samples;
+            if !(2..=SAMPLES_MAX).contains(&samples) {
+                return Err(format!("--samples {samples}: expected 2 to {SAMPLES_MAX}").into());
             }
             return Ok(Problem::draw(self.samples, 12, self.seed));
         };
         let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
-        Ok(Problem::parse(&text).map_err(|error| named(&error))?)
+        let bytes = std::fs::read(path).map_err(|error| named(&error))?;
+        Ok(Problem::read(&bytes).map_err(|error| named(&error))?)
     }
 
     fn options(&self, problem: &Problem, heuristic: Heuristic) -> Result<Options> {

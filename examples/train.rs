@@ -19,6 +19,7 @@ use ringdove::{Communicator, ReduceOp, Settings, device_count, open_device};
 use ringdove_figures::run::{Curve, Span, curves, timeline};
 use ringdove_kernels::ptx::EXAMPLE_TRAIN;
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -399,8 +400,20 @@ fn reproducibly(contexts: &[Arc<CudaContext>], samples: &Samples, count: usize) 
     Ok(())
 }
 
+/// The folder for drawings, the only argument; it is made here, and not after minutes of training.
+pub fn folder() -> Result<PathBuf> {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let folder = PathBuf::from(match &arguments[..] {
+        [] => "target".as_ref(),
+        [folder] if !folder.to_string_lossy().starts_with('-') => folder.as_os_str(),
+        _ => return Err(format!("arguments {arguments:?}: expected [FOLDER], for drawings").into()),
+    });
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
 fn main() -> Result<()> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
+    let folder = folder()?;
     let contexts =
         (0..device_count()?.min(8)).map(open_device).collect::<std::result::Result<Vec<_>, _>>()?;
     let (samples, count) = (Samples::new(), contexts.len());
@@ -445,7 +458,7 @@ fn main() -> Result<()> {
         ("train-loss.svg", curves("Training", "loss", &both)?),
         ("train-timeline.svg", timeline(title, &ROWS, &workers[0].spans()?)?),
     ] {
-        let path = std::path::Path::new(&folder).join(name);
+        let path = folder.join(name);
         std::fs::write(&path, drawing)?;
         println!("drawn: {}", path.display());
     }

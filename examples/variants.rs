@@ -52,7 +52,7 @@ fn without_servers<'c, E: Exchange>(
 }
 
 fn main() -> Result<()> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
+    let folder = train::folder()?;
     let count = device_count()?.min(WORKERS);
     let contexts = (0..count).map(open_device).collect::<std::result::Result<Vec<_>, _>>()?;
     let samples = Samples::new();
@@ -89,7 +89,7 @@ fn main() -> Result<()> {
         return Err("synchronous servers do not compute what an all-reduce does".into());
     }
     let drawn = variants.map(|(name, values)| Curve { name: name.into(), values });
-    let path = std::path::Path::new(&folder).join("variants-loss.svg");
+    let path = folder.join("variants-loss.svg");
     std::fs::write(&path, curves("Variants of distributed training", "loss", &drawn)?)?;
     println!("drawn: {}", path.display());
     Ok(())

@@ -63,9 +63,15 @@ fn broken_samples_are_named_by_file_line_and_reason() {
         ("# none\n+1 3:2 3:1\n", "line 2: column 3 is not after the one before it"),
         ("+1 1:2\n+1 1:3\n", "line 2: all samples are of one class"),
         ("1 1:2\n2 1:3\n3 1:3\n", "line 3: three classes, 1, 2 and 3"),
-        ("", "line 0: no samples"),
+        ("", "samples: no samples"),
+        ("+1 1:2\n-1 1:\u{fffd}\n", "line 2: not UTF-8"),
     ] {
-        std::fs::write(&path, text).unwrap();
+        // What no text of this source can hold.
+        let bytes: Vec<u8> = match text.split_once('\u{fffd}') {
+            Some((before, after)) => [before.as_bytes(), &[0xff], after.as_bytes()].concat(),
+            None => text.into(),
+        };
+        std::fs::write(&path, bytes).unwrap();
         let (status, output) = svm(folder.path(), &["--data", path.to_str().unwrap()]);
         assert!(!status.success(), "{text:?}: {output}");
         assert!(output.contains("samples: ") && output.contains(reason), "{text:?}: {output}");
@@ -74,6 +80,8 @@ fn broken_samples_are_named_by_file_line_and_reason() {
         (&["--gpus", "99"][..], "--gpus 99: there are"),
         (&["--cost", "0"], "--cost 0: expected a number above 0"),
         (&["--eliminate", "5"], "expected none, or AFTER/single or AFTER/multi"),
+        (&["--samples", "1"], "--samples 1: expected 2 to 1048576"),
+        (&["--samples", "99999999999"], "--samples 99999999999: expected 2 to 1048576"),
         (&["--samples", "2", "--gpus", "4"], "2 samples for 4 GPUs"),
         (&["--samples", "60", "--steps", "3"], "not done after"),
     ] {

@@ -57,6 +57,26 @@ fn every_variant_of_distributed_training_learns() {
     }
 }
 
+/// If this fails, somebody who asks for help waits for minutes, and has a folder of that name then.
+#[test]
+fn a_folder_that_cannot_be_is_refused_before_anything_is_trained() {
+    for example in ["train", "variants", "convergence"] {
+        let example = tool(&format!("examples/{example}"));
+        for (folder, reason) in [("--help", "expected [FOLDER]"), ("/dev/null/a", "/dev/null/a: ")]
+        {
+            let mut command = Command::new(&example);
+            if !is_real() {
+                command = hwsim();
+                command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(&example);
+            }
+            command.arg(folder);
+            let (status, output) = run_bounded(command);
+            assert!(!status.success() && output.contains(reason), "{example:?} {folder}: {output}");
+            assert!(!output.contains("loss"), "{example:?} {folder}: {output}");
+        }
+    }
+}
+
 /// If this fails, a network learns nothing any more where more workers share its samples.
 #[test]
 fn a_model_converges_with_any_number_of_workers() {

@@ -21,13 +21,17 @@ pub struct Problem {
 /// A line that is no sample.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadData {
+    /// Counted from 1; 0 where the file as a whole is meant.
     line: usize,
     reason: String,
 }
 
 impl fmt::Display for BadData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.reason)
+        match self.line {
+            0 => f.write_str(&self.reason),
+            line => write!(f, "line {line}: {}", self.reason),
+        }
     }
 }
 
@@ -37,6 +41,16 @@ impl std::error::Error for BadData {}
 const COLUMNS_MAX: u32 = 1 << 24;
 
 impl Problem {
+    /// Reads what a file has, as [`Problem::parse`] does.
+    pub fn read(bytes: &[u8]) -> Result<Self, BadData> {
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let before = &bytes[..error.valid_up_to()];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            BadData { line, reason: "not UTF-8".into() }
+        })?;
+        Self::parse(text)
+    }
+
     /// Reads lines of `LABEL COLUMN:VALUE...`, columns from 1 and ascending, `#` before a remark.
     pub fn parse(text: &str) -> Result<Self, BadData> {
         let mut rows = Self::empty();

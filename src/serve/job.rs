@@ -127,6 +127,7 @@ impl Job {
         within("versions that a server keeps", self.versions, 2, 16)?;
         let stall_ms = self.stall_timeout.as_millis() as usize;
         within("milliseconds that a member may stand still", stall_ms, 100, 600_000)?;
+        self.optimizer.check()?;
         let sharding = self.model.shard(self.shards);
         Ok(Terms { job: self, sharding })
     }
@@ -188,11 +189,18 @@ pub(super) mod tests {
     #[test]
     fn jobs_that_cannot_be_are_refused() {
         let job = terms(2, 2).job;
+        let momentum = |momentum| Optimizer::Momentum { rate: 0.1, momentum };
+        let adam = |beta2, epsilon| Optimizer::Adam { rate: 0.1, beta1: 0.0, beta2, epsilon };
         for (job, what) in [
             (Job { servers: 0, ..job.clone() }, "servers"),
             (Job { workers: 59, ..job.clone() }, "workers"),
             (Job { versions: 1, ..job.clone() }, "versions"),
             (Job { credits: 0, ..job.clone() }, "credits"),
+            (Job { optimizer: Optimizer::Sgd { rate: f32::NAN }, ..job.clone() }, "rate"),
+            (Job { optimizer: Optimizer::Sgd { rate: -1.0 }, ..job.clone() }, "rate"),
+            (Job { optimizer: momentum(1.0), ..job.clone() }, "momentum"),
+            (Job { optimizer: adam(2.0, 1e-8), ..job.clone() }, "second beta"),
+            (Job { optimizer: adam(0.9, f32::INFINITY), ..job.clone() }, "epsilon"),
         ] {
             let error = job.check().unwrap_err().to_string();
             assert!(error.contains(what), "{error}");

@@ -7,10 +7,10 @@
 //! |---|---|
 //! | 0 | [`BOARD_MAGIC`] |
 //! | 1 | the beat: rises while the member lives |
-//! | 2 | votes: bit `s` for the removal of server `s`; [`LEFT`], [`OBSERVER`] |
+//! | 2 | votes: where this member stands ([`Ballot`](super::ballot::Ballot)) |
 //! | 3 | of a server: 1 + the set of removed servers with which all its shards have replicas |
 //! | 4 | of a server: bytes read of, and applied to, the shards that it leads, in a period |
-//! | 8 + m | of a server: the votes of member `m`, as far as it has seen them |
+//! | 8 + m | of a server: word 2 of member `m`, the newest that it has seen |
 //!
 //! | room, words | what |
 //! |---|---|
@@ -30,7 +30,7 @@
 use super::model::ALIGNMENT;
 
 /// The first word of a board.
-pub(super) const BOARD_MAGIC: u64 = 0x3130_6472_616f_6264;
+pub(super) const BOARD_MAGIC: u64 = 0x3230_6472_616f_6264;
 /// The most servers of a job.
 pub(super) const SERVERS_MAX: usize = 32;
 /// The most members of a job.

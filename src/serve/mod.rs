@@ -64,24 +64,29 @@
 //! # Who is there
 //!
 //! Each member counts in a word of its *board*, which the others read. Who is not reached, or
-//! stands still, is suspected. A member *votes* for the removal of a server, in a word of its
-//! board; a vote is final, and nobody has more than one that is undecided. More than half of all
-//! members (without those that have left) remove a server: two halves cannot remove one another. A
-//! replica breaks off its connection before it takes over: from then on the other side writes
-//! nothing here, so that it acknowledges nothing, whatever it believes. Servers that have
-//! lost sight of one another while workers see both keep the lower one. The second removal waits
-//! until each shard has a replica again. With two servers, one may be lost; a job in which half of
-//! the members are gone at once stops with an error.
+//! stands still, is suspected. Each member *votes* for the removal of a server that it suspects,
+//! and *reports* what it has seen of the votes, in a word of its board. More than half of the
+//! reports remove a server: half of those of members that are not removed, without those that have
+//! left. Where votes or reports split, another round follows; `votes` has the rules, why no two
+//! members see different removals, and when a removal is sure to come. A replica breaks off its
+//! connection before it takes over: from then on the other side writes nothing here, so that it
+//! acknowledges nothing, whatever it believes. Of servers that have lost sight of one another while
+//! workers see them all, the one goes that has lost most of the others, or the higher one. The
+//! second removal waits until each shard has a replica again. With two servers, one may be lost. A
+//! job in which half of the members are gone at once stops with an error. So does one in which a
+//! server dies and two others have lost their connection, which nobody makes anew, or lose it
+//! before each shard has a replica again.
 //!
 //! Members find one another over the control plane of [`bootstrap`](crate::bootstrap), which they
 //! leave as soon as they are connected.
 //!
 //! Rooms: `model` (tensors, shards), `optimizer`, `layout` (what lies where), `words` (the
-//! orderings of memory), `votes` (who is removed), `watch` (boards), `job`, `fabric` (connections),
-//! `shard` (versions), `store` (their data, in memory of the host or a GPU), `stale` (what a buffer
-//! lacks), `balance` (which shard is handed over), `server`, `client`.
+//! orderings of memory), `ballot` and `votes` (who is removed), `watch` (boards), `job`, `fabric`
+//! (connections), `shard` (versions), `store` (their data, in memory of the host or a GPU), `stale`
+//! (what a buffer lacks), `balance` (which shard is handed over), `server`, `client`.
 
 mod balance;
+mod ballot;
 mod client;
 mod fabric;
 mod job;

@@ -1,6 +1,7 @@
 //! How a server changes parameters by a gradient.
 
 use super::words::CHUNK;
+use crate::error::{Error, Result};
 use bytemuck::{cast_slice, cast_slice_mut};
 use ringdove_kernels::optimizer::{
     OPTIMIZER_ADAM, OPTIMIZER_MOMENTUM, OPTIMIZER_SGD, OptimizerCall,
@@ -49,6 +50,30 @@ impl Default for Weights {
 }
 
 impl Optimizer {
+    /// Constants with which parameters stay numbers.
+    pub(super) fn check(&self) -> Result<()> {
+        let within = |what, value: f32, is_fine: bool, expected: &str| {
+            is_fine.then_some(()).ok_or_else(|| Error::argument(what, expected, value))
+        };
+        let rate =
+            |rate: f32| within("learning rate", rate, rate.is_finite() && rate >= 0.0, "0 or more");
+        let part = |what, part: f32| within(what, part, (0.0..1.0).contains(&part), "0 to below 1");
+        match *self {
+            Self::Sgd { rate: value } => rate(value),
+            Self::Momentum { rate: value, momentum } => {
+                rate(value)?;
+                part("momentum", momentum)
+            }
+            Self::Adam { rate: value, beta1, beta2, epsilon } => {
+                rate(value)?;
+                part("first beta of Adam", beta1)?;
+                part("second beta of Adam", beta2)?;
+                let is_fine = epsilon.is_finite() && epsilon > 0.0;
+                within("epsilon of Adam", epsilon, is_fine, "a number above 0")
+            }
+        }
+    }
+
     /// Numbers that are kept beside each parameter.
     pub(super) fn states(&self) -> usize {
         match self {

@@ -1,18 +1,41 @@
-//! Which servers are removed: a member's votes, and what follows from those of all. No memory, no
-//! clocks.
+//! Which servers are removed, one after the other. No memory, no clocks.
+//!
+//! Each removal is a *choice* of its own, made in *rounds* of two steps, after Ben-Or (1983):
+//!
+//! 1. Each member votes for one server that it suspects. Who sees more than half of all votes for
+//!    one server reports that server. Who sees more than half of all votes, and that none can get
+//!    so many, or that the others do not come, reports nobody.
+//! 2. Where more than half report one server, it is removed, and the next choice begins. Else, when
+//!    more than half have reported, the next round begins. Who has seen a report of a server votes
+//!    for that one in it; all others are free to choose again.
+//!
+//! What a member has said in a step is final; who is behind goes on where another one is, and as
+//! that one: bound as it is, with its report.
+//!
+//! *Agreement*: two halves of the members have one in common, which votes once, so that the reports
+//! of a round name one server at most. Where more than half report it, everyone who begins the next
+//! round has seen such a report: all votes there are for this server. So no two members ever see
+//! different servers removed in the same choice. Who leaves says nothing more: from then on a half
+//! is one of the others, and two halves have one in common still.
+//!
+//! *Progress*: a vote that nobody sees, of a member that died, holds up nothing, since the reports
+//! decide, and not the votes. When all members that live suspect one server, among others or not,
+//! and hear of one another within the time that they wait, then one round later all are free or
+//! bound alike; the first choice among suspects goes round with the rounds, so that they choose
+//! the same after as many rounds as there are servers. It takes more members that live than have
+//! died, of those that have not left and are not removed. Without an end to the delays no rules can
+//! promise it (Fischer, Lynch, Paterson 1985).
 
-use super::layout::{LEFT, OBSERVER};
-
-/// Sets of servers are bits of a word.
-pub(super) type Servers = u64;
+use super::ballot::{Ballot, ROUND_MAX, Servers};
+use super::layout::{LEFT, OBSERVER, SERVERS_MAX};
 
 /// What a member knows of the others, apart from clocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Poll {
     servers: usize,
     own: usize,
-    /// Votes of each member, with what it says of itself. Bits are never taken back.
-    votes: Vec<u64>,
+    /// The newest word of each member.
+    ballots: Vec<Ballot>,
 }
 
 /// What a member sees.
@@ -22,192 +45,248 @@ pub(super) struct Sight {
     pub(super) suspects: Servers,
     /// Servers that have been seen alive since some other server accused them, or they another.
     pub(super) well: Servers,
+    /// Nobody answers: this member is the one that is cut off.
+    pub(super) alone: bool,
     /// Do all shards have a replica, with the servers that are removed?
     pub(super) redundant: bool,
+    /// The step that has [waited](Poll::waits) for members long enough.
+    pub(super) waited: Option<Step>,
 }
 
-fn only_votes(word: u64) -> Servers {
-    word & !(LEFT | OBSERVER)
+/// A step of a round of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    place: (u32, u64),
+    has_reported: bool,
+}
+
+/// What the members have said in a step.
+struct Tally {
+    /// For each server; behind them, for none.
+    counts: [usize; SERVERS_MAX + 1],
+    /// Of those who may still say something.
+    missing: usize,
+}
+
+impl Tally {
+    fn said(&self) -> usize {
+        self.counts.iter().sum()
+    }
+
+    fn is_more_than_half(&self, count: usize) -> bool {
+        2 * count > self.said() + self.missing
+    }
+
+    /// A server that was named.
+    fn named(&self) -> Option<usize> {
+        self.counts[..SERVERS_MAX].iter().position(|count| *count > 0)
+    }
+
+    /// The server that more than half have named.
+    fn chosen(&self) -> Option<usize> {
+        self.counts[..SERVERS_MAX].iter().position(|count| self.is_more_than_half(*count))
+    }
+
+    /// Have enough members said something to go on without a server that is chosen?
+    fn is_enough(&self) -> bool {
+        self.chosen().is_none() && self.is_more_than_half(self.said())
+    }
+
+    /// Can still a server be chosen?
+    fn is_open(&self) -> bool {
+        self.counts[..SERVERS_MAX].iter().any(|count| self.is_more_than_half(count + self.missing))
+    }
 }
 
 impl Poll {
     pub(super) fn new(servers: usize, members: usize, own: usize) -> Self {
-        Self { servers, own, votes: vec![0; members] }
+        Self { servers, own, ballots: vec![Ballot::default(); members] }
     }
 
-    pub(super) fn votes(&self, member: usize) -> u64 {
-        self.votes[member]
+    /// The word of a member.
+    pub(super) fn word(&self, member: usize) -> u64 {
+        self.ballots[member].encode()
     }
 
-    /// Takes note of votes of `member`. What is no server's bit is not looked at.
+    /// Takes note of a word of `member`, perhaps an old one. What is none is not looked at.
     pub(super) fn learn(&mut self, member: usize, word: u64) {
-        let known = ((1 << self.servers) - 1) | LEFT | OBSERVER;
         // A member's word about itself comes from itself alone.
-        if let Some(votes) = self.votes.get_mut(member).filter(|_| member != self.own) {
-            *votes |= word & known;
+        let ballot = self.ballots.get_mut(member).filter(|_| member != self.own);
+        let (Some(ballot), Some(said)) = (ballot, Ballot::decode(word, self.servers)) else {
+            return;
+        };
+        let marks = ballot.marks | said.marks;
+        if said.order() > ballot.order() {
+            *ballot = said;
         }
+        ballot.marks = marks;
     }
 
     /// Marks this member.
-    pub(super) fn mark(&mut self, bits: u64) {
-        self.votes[self.own] |= bits & (LEFT | OBSERVER);
+    pub(super) fn mark(&mut self, marks: u64) {
+        self.ballots[self.own].marks |= marks & (LEFT | OBSERVER);
     }
 
     /// Members with this mark.
     pub(super) fn marked(&self, mark: u64) -> u64 {
-        let marked = |(_, word): &(usize, &u64)| **word & mark != 0;
-        self.votes.iter().enumerate().filter(marked).fold(0, |set, (member, _)| set | 1 << member)
+        let marked = |(_, ballot): &(usize, &Ballot)| ballot.marks & mark != 0;
+        self.ballots.iter().enumerate().filter(marked).fold(0, |set, (member, _)| set | 1 << member)
     }
 
-    /// Servers that more than half of the members have voted out. Who has left without any vote
-    /// does not count: it never will vote. (Who has left with one counts: it may be a part of
-    /// another majority, and two of them must have a member in common.)
+    /// Servers that are removed.
     pub(super) fn removed(&self) -> Servers {
-        let is_silent = |word: &&u64| **word & LEFT != 0 && only_votes(**word) == 0;
-        let silent = self.votes.iter().filter(is_silent).count();
-        let is_removed = |server: &usize| {
-            let yes = |word: &&u64| **word >> server & 1 == 1;
-            let count = self.votes.iter().filter(yes).count();
-            2 * count > self.votes.len() - silent
-        };
-        (0..self.servers).filter(is_removed).fold(0, |set, server| set | 1 << server)
+        self.ballots[self.own].removed
     }
 
-    /// Servers that are accused by another server, which is not removed, or that accuse one.
+    /// Pairs of servers of which one has voted for the other one.
+    fn accusations(&self) -> impl Iterator<Item = (usize, usize)> {
+        let removed = self.removed();
+        let is_live = move |server: usize| removed >> server & 1 == 0;
+        let votes = self.ballots[..self.servers].iter().enumerate();
+        votes
+            .filter(move |(server, ballot)| ballot.removed == removed && is_live(*server))
+            .filter_map(move |(server, ballot)| ballot.vote.map(|accused| (server, accused)))
+    }
+
+    /// Servers that are accused by another one, or that accuse one.
     pub(super) fn quarrel(&self) -> Servers {
-        let removed = self.removed();
-        (0..self.servers).filter(|server| removed >> server & 1 == 0).fold(0, |set, server| {
-            match only_votes(self.votes[server]) & !removed {
-                0 => set,
-                accused => set | accused | 1 << server,
-            }
-        })
+        self.accusations().fold(0, |set, (server, accused)| set | 1 << server | 1 << accused)
     }
 
-    /// Casts this member's next vote, if it has one to cast; gives the server.
-    pub(super) fn vote(&mut self, sight: Sight) -> Option<usize> {
-        let removed = self.removed();
-        let all = (1 << self.servers) - 1;
-        let live: Servers = all & !removed;
-        let word = self.votes[self.own];
-        let undecided = only_votes(word) & !removed;
+    /// Goes on as far as what is known permits; gives the server that this member has voted for,
+    /// if it has done so now.
+    pub(super) fn turn(&mut self, sight: Sight) -> Option<usize> {
+        if self.ballots[self.own].has_left() {
+            return None;
+        }
+        self.catch_up();
+        let vote = self.vote(sight);
+        let waited = sight.waited == Some(self.step());
+        if self.ballots[self.own].report.is_none() {
+            self.report(waited);
+        } else {
+            self.decide(waited);
+        }
+        vote
+    }
+
+    /// The step in which this member waits for others, though enough have said something.
+    pub(super) fn waits(&self) -> Option<Step> {
+        let tally = if self.step().has_reported { self.reports() } else { self.votes() };
+        tally.is_enough().then_some(self.step())
+    }
+
+    fn step(&self) -> Step {
+        let own = self.ballots[self.own];
+        Step { place: own.place(), has_reported: own.report.is_some() }
+    }
+
+    /// Goes on where another one is: bound if that one was, else free.
+    fn catch_up(&mut self) {
+        let newest = self.ballots.iter().max_by_key(|ballot| ballot.place()).copied();
+        let own = &mut self.ballots[self.own];
+        if let Some(newest) = newest.filter(|newest| newest.place() > own.place()) {
+            let vote = newest.vote.filter(|_| newest.is_bound);
+            *own = Ballot { vote, report: None, marks: own.marks, ..newest };
+        }
+    }
+
+    /// Casts this member's vote, if it has none and sees a reason for one.
+    fn vote(&mut self, sight: Sight) -> Option<usize> {
+        let own = self.ballots[self.own];
+        if own.vote.is_some() || own.report.is_some() {
+            return None;
+        }
+        let chosen = self.choose(sight)?;
+        self.ballots[self.own].vote = Some(chosen);
+        Some(chosen)
+    }
+
+    /// The server that this member would remove next.
+    fn choose(&self, sight: Sight) -> Option<usize> {
+        let (removed, round) = (self.removed(), self.ballots[self.own].round as usize);
+        let live: Servers = ((1 << self.servers) - 1) & !removed;
         let own: Servers = if self.own < self.servers { 1 << self.own } else { 0 };
-        let first = removed == 0;
-        if word & LEFT != 0 || undecided != 0 || live.count_ones() < 2 || removed & own != 0 {
+        if sight.alone || live.count_ones() < 2 || removed & own != 0 {
             return None;
         }
         // Who removes a second server must know that no shard had its replica there.
-        if !first && !sight.redundant {
+        if removed != 0 && !sight.redundant {
             return None;
         }
-        let others = live & !own;
-        let suspects = sight.suspects & others;
-        let chosen = if suspects != 0 {
-            // Who reaches nobody is itself the one that is cut off, unless there is only one other.
-            let cut_off = suspects == others && (others.count_ones() > 1 || own == 0);
-            (!cut_off).then(|| suspects.trailing_zeros())?
+        let suspects = sight.suspects & live & !own;
+        if suspects != 0 {
+            let turns = (round..).map(|server| server % self.servers).take(self.servers);
+            return turns.into_iter().find(|server| suspects >> server & 1 == 1);
+        }
+        // Servers do not reach each other, and all are well: the one with the most quarrels goes,
+        // the higher one of those.
+        let quarrel = self.quarrel() & live;
+        if quarrel.count_ones() < 2 || quarrel & sight.well != quarrel & !own {
+            return None;
+        }
+        let mut quarrels = [0_u64; SERVERS_MAX];
+        for (server, accused) in self.accusations() {
+            quarrels[server] |= 1 << accused;
+            quarrels[accused] |= 1 << server;
+        }
+        let worst = (0..self.servers).max_by_key(|it| (quarrels[*it].count_ones(), *it));
+        worst.filter(|server| own != 1 << server)
+    }
+
+    /// Counts what members have said in this member's round. Who is removed does not count, and who
+    /// has left without a word neither: it never will say one.
+    fn tally(&self, said: impl Fn(&Ballot) -> Option<Option<usize>>) -> Tally {
+        let own = self.ballots[self.own];
+        let mut tally = Tally { counts: [0; SERVERS_MAX + 1], missing: 0 };
+        for (member, ballot) in self.ballots.iter().enumerate() {
+            if member < self.servers && own.removed >> member & 1 == 1 {
+                continue;
+            }
+            let is_here = ballot.place() == own.place();
+            match said(ballot).filter(|_| is_here) {
+                Some(named) => tally.counts[named.unwrap_or(SERVERS_MAX)] += 1,
+                None if ballot.has_left() && ballot.place() <= own.place() => {}
+                None => tally.missing += 1,
+            }
+        }
+        tally
+    }
+
+    fn votes(&self) -> Tally {
+        self.tally(|ballot| ballot.vote.map(Some))
+    }
+
+    fn reports(&self) -> Tally {
+        self.tally(|ballot| ballot.report)
+    }
+
+    /// Ends the first step of a round.
+    fn report(&mut self, waited: bool) {
+        let (votes, reports) = (self.votes(), self.reports());
+        let report = if let Some(server) = votes.chosen().or(reports.named()) {
+            Some(Some(server))
+        } else if reports.said() > 0 || votes.is_enough() && (waited || !votes.is_open()) {
+            Some(None)
         } else {
-            // Two servers do not reach each other, and both are well: the higher one goes.
-            let quarrel = self.quarrel() & live;
-            let both = quarrel.count_ones() >= 2 && quarrel & sight.well == quarrel & !own;
-            both.then(|| 63 - quarrel.leading_zeros()).filter(|server| own != 1 << server)?
+            None
         };
-        self.votes[self.own] |= 1 << chosen;
-        Some(chosen as usize)
+        self.ballots[self.own].report = report;
+    }
+
+    /// Ends the second step of a round.
+    fn decide(&mut self, waited: bool) {
+        let reports = self.reports();
+        let own = &mut self.ballots[self.own];
+        let fresh = Ballot { removed: own.removed, marks: own.marks, ..Ballot::default() };
+        if let Some(server) = reports.chosen() {
+            *own = Ballot { removed: own.removed | 1 << server, ..fresh };
+        } else if reports.is_enough() && (waited || !reports.is_open()) && own.round < ROUND_MAX {
+            let vote = reports.named();
+            *own = Ballot { round: own.round + 1, vote, is_bound: vote.is_some(), ..fresh };
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn polls(servers: usize, members: usize) -> Vec<Poll> {
-        (0..members).map(|own| Poll::new(servers, members, own)).collect()
-    }
-
-    /// Everyone of `who` hears of everyone of `who`.
-    fn talk(polls: &mut [Poll], who: &[usize]) {
-        for from in who {
-            let word = polls[*from].votes(*from);
-            who.iter().for_each(|to| polls[*to].learn(*from, word));
-        }
-    }
-
-    #[test]
-    fn a_server_that_dies_is_removed_by_those_that_are_left() {
-        let mut polls = polls(2, 6);
-        let left = [1, 2, 3, 4, 5];
-        let sight = Sight { suspects: 1, ..Sight::default() };
-        for (count, member) in (1..).zip(left) {
-            // The fifth knows already.
-            assert_eq!(polls[member].vote(sight), (count < 5).then_some(0));
-            assert_eq!(polls[member].vote(sight), None, "one vote each");
-            talk(&mut polls, &left);
-            assert_eq!(polls[1].removed(), u64::from(count > 3), "{count} of 6");
-        }
-        // The last server stays, whatever is seen of it.
-        let sight = Sight { suspects: 2, redundant: true, ..Sight::default() };
-        assert_eq!(polls[2].vote(sight), None);
-    }
-
-    #[test]
-    fn servers_that_lose_sight_of_one_another_keep_the_lower() {
-        let mut polls = polls(2, 4);
-        assert_eq!(polls[1].vote(Sight { suspects: 1, ..Sight::default() }), Some(0));
-        talk(&mut polls, &[1, 2, 3]);
-        assert_eq!(polls[2].quarrel(), 0b11);
-        // Not before both have been seen well since.
-        assert_eq!(polls[2].vote(Sight { well: 0b10, ..Sight::default() }), None);
-        assert_eq!(polls[2].vote(Sight { well: 0b11, ..Sight::default() }), Some(1));
-        assert_eq!(polls[3].vote(Sight { well: 0b11, ..Sight::default() }), Some(1));
-        assert_eq!(polls[0].vote(Sight { suspects: 2, ..Sight::default() }), Some(1));
-        talk(&mut polls, &[0, 1, 2, 3]);
-        assert!(polls.iter().all(|poll| poll.removed() == 0b10));
-    }
-
-    #[test]
-    fn who_is_cut_off_votes_nobody_out() {
-        let mut polls = polls(3, 5);
-        assert_eq!(polls[4].vote(Sight { suspects: 0b111, ..Sight::default() }), None);
-        assert_eq!(polls[0].vote(Sight { suspects: 0b110, ..Sight::default() }), None);
-        assert_eq!(polls[0].vote(Sight { suspects: 0b100, ..Sight::default() }), Some(2));
-    }
-
-    proptest! {
-        /// Members see anything, hear anything of what was said, and leave at any time. If this
-        /// fails, two servers that hold one shard are both removed, or each believes that it goes
-        /// on alone: acknowledged gradients are lost.
-        #[test]
-        fn of_the_two_that_hold_a_shard_one_at_most_is_removed(
-            servers in 2..5_usize,
-            workers in 1..5_usize,
-            steps in prop::collection::vec(
-                (0..9_usize, 0..9_usize, any::<[u8; 2]>(), 0..16_u8),
-                1..200,
-            ),
-        ) {
-            let members = servers + workers;
-            let mut polls = polls(servers, members);
-            for (who, other, [suspects, well], what) in steps {
-                let (who, other) = (who % members, other % members);
-                match what {
-                    0 | 1 => polls[who].mark(LEFT),
-                    2..8 => {
-                        // The truth, or an older one: who has left votes no more.
-                        let word = polls[other].votes(other);
-                        let old = word & u64::from(suspects);
-                        polls[who].learn(other, if well & 1 == 0 { word } else { old });
-                    }
-                    _ => {
-                        let (suspects, well) = (u64::from(suspects), u64::from(well));
-                        polls[who].vote(Sight { suspects, well, redundant: false });
-                    }
-                }
-                // What anybody believes, taken together: without a replica anew, one at most.
-                let removed = polls.iter().fold(0, |set, poll| set | poll.removed());
-                prop_assert!(removed.count_ones() <= 1, "{removed:b} {polls:?}");
-            }
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use super::layout::{
     BOARD_BEAT, BOARD_BYTES, BOARD_LOAD, BOARD_MAGIC, BOARD_REDUNDANT, BOARD_TABLE, BOARD_VOTES,
     LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
 };
-use super::votes::{Poll, Sight};
+use super::votes::{Poll, Sight, Step};
 use super::words::{observe, peek, publish, put};
 use crate::error::{Error, Result};
 use crate::shared::Region;
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
+/// How long a step of a vote waits for those who have said nothing, when enough have. It ends with
+/// another round where they would have decided it; a machine that is busy has several looks in it.
+const STEP_WAIT: Duration = Duration::from_millis(250);
 /// How long a member that has left waits until the servers know.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -163,6 +166,10 @@ struct Watcher {
     poll: Poll,
     /// When servers began to quarrel.
     quarrel: Option<Instant>,
+    /// The step of a vote that waits for others, and since when.
+    waits: Option<(Step, Instant)>,
+    /// The server that this member has voted for last.
+    voted: Option<usize>,
     beat: u64,
 }
 
@@ -180,7 +187,7 @@ impl Watcher {
         let peers = std::mem::take(&mut start.peers).into_iter().map(known).collect();
         let poll = Poll::new(start.servers, start.members, start.own);
         publish(&start.board.word64(0)?, BOARD_MAGIC);
-        Ok(Self { start, view, peers, poll, quarrel: None, beat: 0 })
+        Ok(Self { start, view, peers, poll, quarrel: None, waits: None, voted: None, beat: 0 })
     }
 
     fn run(mut self) {
@@ -217,8 +224,10 @@ impl Watcher {
         let now = Instant::now();
         let silent = self.silent(now);
         let sight = self.sight(now, silent);
-        if let Some(server) = self.poll.vote(sight) {
+        let vote = self.poll.turn(sight);
+        if let Some(server) = vote.filter(|_| vote != self.voted) {
             tracing::warn!(server, "voted for the removal of a server");
+            self.voted = vote;
         }
         self.show()?;
         let removed = self.poll.removed();
@@ -319,7 +328,20 @@ impl Watcher {
         };
         let own = self.start.own >= self.start.servers || own_redundant == 1 + removed;
         let redundant = own && self.peers.iter().all(is_redundant);
-        Sight { suspects: silent & servers, well: well & servers, redundant }
+        // Members that could answer: those of which this one knows that they are gone cannot.
+        let gone = removed | self.poll.marked(LEFT);
+        let alone = self.peers.iter().all(|it| (silent | gone) >> it.peer.member & 1 == 1);
+        let waits = self.poll.waits();
+        let since = self.waits.filter(|(step, _)| Some(*step) == waits).map(|(_, since)| since);
+        self.waits = waits.map(|step| (step, since.unwrap_or(now)));
+        let waited = self.waits.filter(|(_, since)| now.duration_since(*since) > STEP_WAIT);
+        Sight {
+            suspects: silent & servers,
+            well: well & servers,
+            alone,
+            redundant,
+            waited: waited.map(|(step, _)| step),
+        }
     }
 
     /// Writes this member's board.
@@ -331,10 +353,10 @@ impl Watcher {
             put(&board.word64(BOARD_LOAD as usize)?, self.view.load(*own));
             for member in 0..*members {
                 let at = BOARD_TABLE as usize + 8 * member;
-                publish(&board.word64(at)?, self.poll.votes(member));
+                publish(&board.word64(at)?, self.poll.word(member));
             }
         }
-        publish(&board.word64(BOARD_VOTES as usize)?, self.poll.votes(*own));
+        publish(&board.word64(BOARD_VOTES as usize)?, self.poll.word(*own));
         Ok(())
     }
 }

@@ -21,7 +21,12 @@ pub fn read(path: &Path, what: &str) -> io::Result<String> {
 
 /// Where a text is wrong, and why.
 pub fn syntax_error(text: &str, error: &toml::de::Error) -> String {
-    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    fault_at(text, error.span().map_or(0, |span| span.start), error)
+}
+
+/// As [`syntax_error`], of a part of the text that begins at byte `start`.
+pub fn fault_at(text: &str, start: usize, error: &toml::de::Error) -> String {
+    let start = start.min(text.len());
     let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
     format!("line {line}: {}", error.message().trim().replace('\n', "; "))
 }

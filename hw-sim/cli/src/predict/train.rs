@@ -27,7 +27,8 @@ pub(super) struct TrainArguments {
     #[arg(long, value_name = "N,...", value_delimiter = ',', required = true)]
     nodes: Vec<u32>,
     /// Samples of all workers in a step
-    #[arg(long, short = 'B', value_name = "COUNT", default_value_t = 256)]
+    #[arg(long, short = 'B', value_name = "COUNT", default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
     /// How dense layers are shared out: data, model, groups:N (N workers share each), or auto
     #[arg(long, value_name = "NAME", default_value = "auto")]

@@ -3,6 +3,7 @@
 use crate::text;
 use serde::Deserialize;
 use std::path::Path;
+use toml::{Spanned, Table};
 
 /// More are a slip.
 const LAYERS_MAX: usize = 100_000;
@@ -61,7 +62,7 @@ pub struct Model {
     pub sharded_bytes: f64,
     /// From the input on.
     #[serde(rename = "layer")]
-    written: Vec<WrittenLayer>,
+    written: Vec<Spanned<Table>>,
     /// The layers, repeated ones one by one.
     #[serde(skip)]
     pub layers: Vec<Layer>,
@@ -210,7 +211,11 @@ impl Model {
             within(key, value, 0.125, 1024.0).map_err(wrong)?;
         }
         within("sharded_bytes", model.sharded_bytes, 0.0, 1024.0).map_err(wrong)?;
-        for written in &model.written {
+        for written in std::mem::take(&mut model.written) {
+            // One by one: of a list of layers, errors name the first one's line.
+            let start = written.span().start;
+            let written = WrittenLayer::deserialize(written.into_inner())
+                .map_err(|error| wrong(text::fault_at(text, start, &error)))?;
             let (layer, repeat) = written.cost();
             for (key, value) in [
                 ("operations", layer.flops),

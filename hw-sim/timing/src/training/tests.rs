@@ -138,6 +138,7 @@ fn broken_files_are_named_by_line_or_key() {
     for (from, to, reason) in [
         ("element_bytes = 4", "", "line 1: missing field `element_bytes`"),
         ("inputs = 429", "inputs = \"many\"", "line 6: invalid type: string"),
+        ("outputs = 9304", "", "line 48: missing field `outputs`"),
         ("inputs = 429", "inputs = 0", "layer hidden1: operations: expected 1 to"),
         ("inputs = 429", "inputs = nan", "layer hidden1: operations: expected 1 to"),
         ("kind = \"dense\"", "kind = \"round\"", "unknown variant `round`"),

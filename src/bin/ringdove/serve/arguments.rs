@@ -114,7 +114,9 @@ pub fn model_of(named: &std::path::Path) -> Result<Model, String> {
         };
         return Model::of("sized", (0..TENSORS).map(tensor).collect());
     }
-    let text = std::fs::read_to_string(named).map_err(|error| format!("{name}: {error}"))?;
+    let text = std::fs::read_to_string(named).map_err(|error| {
+        format!("{name}: {error}; expected a file, or a size with its unit, such as 100M")
+    })?;
     Model::read(&name, &text).map_err(|error| error.to_string())
 }
 
@@ -140,5 +142,6 @@ mod tests {
         assert_eq!(size("18446744073709551615G"), None);
         assert_eq!(size("3"), None);
         assert!(model_of("/no/such/M".as_ref()).unwrap_err().contains("/no/such/M"));
+        assert!(model_of("3".as_ref()).unwrap_err().contains("such as 100M"));
     }
 }
