@@ -30,6 +30,13 @@ static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "layouts
 
 namespace ptx {
 
+// Does the target have conversions to bf16, and tensor cores that take it?
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+constexpr bool HAS_BF16 = true;
+#else
+constexpr bool HAS_BF16 = false;
+#endif
+
 // Special registers. The first two are volatile, so that what is computed from them is computed
 // where it is used: the compiler would else keep dozens of products in registers across a plan.
 
@@ -327,6 +334,20 @@ RINGDOVE_INLINE u16 f16_from_f32(float value) {
     u16 bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
+}
+
+// bf16, where the target has it. A NaN becomes 0x7fff, and what is too large infinity.
+
+RINGDOVE_INLINE u16 bf16_from_f32(float value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+RINGDOVE_INLINE u32 bf16x2_from_f32(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 
 RINGDOVE_INLINE u32 add_f16x2(u32 a, u32 b) {
