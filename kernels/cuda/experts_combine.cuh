@@ -131,8 +131,16 @@ struct F16Values {
     static RINGDOVE_INLINE void round(const float (&sums)[8], ptx::Vector<u32>& values) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            values.words[i] =
-                F16Format::round(sums[2 * i]) | F16Format::round(sums[2 * i + 1]) << 16;
+            values.words[i] = round_pair(sums[2 * i], sums[2 * i + 1]);
+        }
+    }
+
+private:
+    static RINGDOVE_INLINE u32 round_pair(float low, float high) {
+        if constexpr (ptx::HAS_BF16) {
+            return ptx::f16x2_from_f32(low, high);
+        } else {
+            return F16Format::round(low) | F16Format::round(high) << 16;
         }
     }
 };

@@ -30,7 +30,7 @@ static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "layouts
 
 namespace ptx {
 
-// Does the target have conversions to bf16, and tensor cores that take it?
+// Does the target have bf16: conversions of one value and of pairs, and tensor cores that take it?
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 constexpr bool HAS_BF16 = true;
 #else
@@ -336,7 +336,7 @@ RINGDOVE_INLINE u16 f16_from_f32(float value) {
     return bits;
 }
 
-// bf16, where the target has it. A NaN becomes 0x7fff, and what is too large infinity.
+// Conversions that came with bf16. A NaN becomes 0x7fff, and what is too large infinity.
 
 RINGDOVE_INLINE u16 bf16_from_f32(float value) {
     u16 bits;
@@ -347,6 +347,12 @@ RINGDOVE_INLINE u16 bf16_from_f32(float value) {
 RINGDOVE_INLINE u32 bf16x2_from_f32(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+RINGDOVE_INLINE u32 f16x2_from_f32(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
