@@ -37,7 +37,8 @@
 //!
 //! The order of additions is that of the inner dimension, whatever the tiles. With
 //! [`Graph::use_tensor_cores`] products of f16 give it up for tensor cores, which GPUs of sm_70 and
-//! newer have, and those of bf16 on GPUs of sm_80 and newer. On older ones products of bf16 keep it.
+//! newer have, and products of bf16 on GPUs of sm_80 and newer. On older GPUs those of bf16 keep
+//! it.
 //!
 //! # Messages
 //!
