@@ -25,7 +25,7 @@ fn accesses(text: &str) -> Vec<Body<'_>> {
         let orders =
             ["fence", "membar", "bar", "barrier", "atom", "red", "vote", "shfl", "ld", "st"];
         let is_of = |family: &&str| opcode.split('.').next() == Some(family);
-        if orders.iter().any(|family| is_of(family)) && !opcode.starts_with("ld.param") {
+        if orders.iter().any(is_of) && !opcode.starts_with("ld.param") {
             bodies.last_mut().expect("an instruction is in a body").1.push(opcode);
         }
     }
