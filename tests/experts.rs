@@ -125,7 +125,61 @@ fn both_modes_equal_the_reference_on_one_node() {
     });
 }
 
-/// As above, where engines move everything although GPUs reach each other.
+/// What rounding treats apart: values that are no numbers, those that the largest number of the
+/// type is not far from, ties, and those that the smallest is not far from.
+const EDGES: [f32; 12] = [
+    f32::NAN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::MAX,
+    -65504.0,
+    1.0,
+    1.007_812_5,
+    -0.0,
+    0.0,
+    1.0e-38,
+    6.0e-8,
+    -1.0e-40,
+];
+
+fn edges_equal_the_reference() {
+    let world = World::with(4, &with_lanes());
+    let mut random = fastrand::Rng::with_seed(seed());
+    for mode in MODES {
+        for data_type in [DataType::F16, DataType::BF16] {
+            let config = config(mode, 4, data_type);
+            let mut members = members(&world.communicators, &config);
+            macro_rules! steps {
+                ($type:ty) => {{
+                    let any = Step::random::<$type>(&config, 4, LOADS[0], &mut random);
+                    let edges = any.with_elements::<$type>(&EDGES, &mut random);
+                    step::<$type, i64>(&mut members, &edges, false);
+                }};
+            }
+            match data_type {
+                DataType::F16 => steps!(f16),
+                _ => steps!(bf16),
+            }
+        }
+    }
+    world.finish();
+}
+
+/// If this fails, GPUs that convert to bf16 themselves give other bits than the rule: to nearest,
+/// ties to even, what is too large to infinity, and every NaN to 0x7fff.
+#[test]
+fn edges_of_types_are_rounded_alike_on_newer_gpus() {
+    on_machine("dgx-a100", edges_equal_the_reference);
+}
+
+/// As above, where the conversion is computed in integers.
+#[test]
+fn edges_of_types_are_rounded_alike_on_older_gpus() {
+    on_machine("pcie4", edges_equal_the_reference);
+}
+
+/// As [`both_modes_equal_the_reference_on_one_node`], where engines move everything although GPUs
+/// reach each other.
 #[test]
 fn both_modes_equal_the_reference_without_stores() {
     on_machine_env("dgx-a100", &[], &[("RINGDOVE_STORES", "never")], || {

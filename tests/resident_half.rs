@@ -117,13 +117,13 @@ fn whole(count: u32, seed: u64) -> Vec<f32> {
 }
 
 /// Products of all layouts, of tiles that tensor cores take and of others, with what the host says.
-fn tensor_core_products() -> (Graph, usize, Vec<(String, Vec<f32>)>) {
+fn tensor_core_products(element: Element) -> (Graph, usize, Vec<(String, Vec<f32>)>) {
     // Tiles of 32 x 32 and, at the edges, of 8 rows.
     let (rows, inner, columns) = (72, 48, 64);
     let mut graph = Graph::new(TileSize { rows: 32, columns: 32 });
     graph.use_tensor_cores(true);
     let half = |graph: &mut Graph, name: &str, rows, columns| -> View {
-        graph.tensor_of(Element::F16, name, (rows, columns), Origin::Host).unwrap()
+        graph.tensor_of(element, name, (rows, columns), Origin::Host).unwrap()
     };
     let bias = half(&mut graph, "bias", 1, columns);
     let (left, right) = (whole(rows * inner, 0), whole(inner * columns, 1));
@@ -168,56 +168,70 @@ fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
 #[test]
 fn tensor_cores_multiply_what_the_host_does() {
     on_machine("one-gpu", || {
-        let world = World::with(1, &settings());
-        let (communicator, stream) = world.ranks().next().unwrap();
-        let (graph, fitting, expected) = tensor_core_products();
-        // More warps than have fragments, and fewer than a tile has parts.
-        for threads in [32, 320] {
-            let program = graph.clone().plan(3, threads).unwrap();
-            assert_eq!(program.tensor_core_tasks(), fitting);
-            let program = verify_same(program).unwrap();
-            for driven in [Driven::Resident, Driven::Launches] {
-                let options = Options { driven, ..Options::default() };
-                let mut one = Resident::prepare(communicator, &program, options, stream).unwrap();
-                one.write("bias", &whole(64, 2)).unwrap();
-                for number in 0..4 {
-                    let (left, right) = (whole(72 * 48, 0), whole(48 * 64, 1));
-                    let left = if number < 2 { left } else { transposed(&left, 48) };
-                    let right = if number % 2 == 0 { right } else { transposed(&right, 64) };
-                    one.write(&format!("left {number}"), &left).unwrap();
-                    one.write(&format!("right {number}"), &right).unwrap();
-                }
-                one.start().unwrap();
-                one.run(2).unwrap();
-                one.stop().unwrap();
-                for (name, expected) in &expected {
-                    let seen = one.read(name).unwrap();
-                    assert_eq!(
-                        bits(&seen),
-                        bits(expected),
-                        "{name}, {driven:?}, {threads} threads"
-                    );
-                }
+        products_equal_the_hosts(Element::F16);
+        products_equal_the_hosts(Element::BF16);
+    });
+}
+
+/// If this fails, a GPU without tensor cores for bf16 multiplies otherwise.
+#[test]
+fn older_gpus_multiply_what_the_host_does() {
+    on_machine("pcie4", || products_equal_the_hosts(Element::BF16));
+}
+
+fn products_equal_the_hosts(element: Element) {
+    let world = World::with(1, &settings());
+    let (communicator, stream) = world.ranks().next().unwrap();
+    let (graph, fitting, expected) = tensor_core_products(element);
+    // More warps than have fragments, and fewer than a tile has parts.
+    for threads in [32, 320] {
+        let program = graph.clone().plan(3, threads).unwrap();
+        assert_eq!(program.tensor_core_tasks(), fitting);
+        let program = verify_same(program).unwrap();
+        for driven in [Driven::Resident, Driven::Launches] {
+            let options = Options { driven, ..Options::default() };
+            let mut one = Resident::prepare(communicator, &program, options, stream).unwrap();
+            one.write("bias", &whole(64, 2)).unwrap();
+            for number in 0..4 {
+                let (left, right) = (whole(72 * 48, 0), whole(48 * 64, 1));
+                let left = if number < 2 { left } else { transposed(&left, 48) };
+                let right = if number % 2 == 0 { right } else { transposed(&right, 64) };
+                one.write(&format!("left {number}"), &left).unwrap();
+                one.write(&format!("right {number}"), &right).unwrap();
+            }
+            one.start().unwrap();
+            one.run(2).unwrap();
+            one.stop().unwrap();
+            for (name, expected) in &expected {
+                let seen = one.read(name).unwrap();
+                assert_eq!(
+                    bits(&seen),
+                    bits(expected),
+                    "{name} of {element:?}, {driven:?}, {threads} threads"
+                );
             }
         }
-    });
+    }
+    world.finish();
 }
 
 /// If this fails, tensor cores are given what they cannot read.
 #[test]
 fn tensor_cores_take_nothing_but_what_fits() {
-    let count = |element, shape: (u32, u32), from: (u32, u32), use_them: bool| {
-        let mut graph = Graph::new(TileSize { rows: 16, columns: 16 });
-        graph.use_tensor_cores(use_them);
-        let (rows, columns) = shape;
-        let a = graph.tensor_of(element, "a", (rows + from.0, columns + from.1), Origin::Host);
-        let a = a.unwrap().rows(from.0..from.0 + rows).columns(from.1..from.1 + columns);
-        let b = graph.tensor_of(Element::F16, "b", (columns, 16), Origin::Host).unwrap();
-        let out = graph.tensor("out", rows, 16, Origin::Tasks).unwrap();
-        graph.matrix("product", out, [a, b], [None, None], Expression::new()).unwrap();
-        verify_same(graph.plan(1, 32).unwrap()).unwrap().program().tensor_core_tasks()
-    };
+    let count_of =
+        |[element, of_right]: [Element; 2], shape: (u32, u32), from: (u32, u32), use_them: bool| {
+            let mut graph = Graph::new(TileSize { rows: 16, columns: 16 });
+            graph.use_tensor_cores(use_them);
+            let (rows, columns) = shape;
+            let a = graph.tensor_of(element, "a", (rows + from.0, columns + from.1), Origin::Host);
+            let a = a.unwrap().rows(from.0..from.0 + rows).columns(from.1..from.1 + columns);
+            let b = graph.tensor_of(of_right, "b", (columns, 16), Origin::Host).unwrap();
+            let out = graph.tensor("out", rows, 16, Origin::Tasks).unwrap();
+            graph.matrix("product", out, [a, b], [None, None], Expression::new()).unwrap();
+            verify_same(graph.plan(1, 32).unwrap()).unwrap().program().tensor_core_tasks()
+        };
     let half = Element::F16;
+    let count = |element, shape, from, use_them| count_of([element; 2], shape, from, use_them);
     assert_eq!(count(half, (32, 32), (0, 0), true), 2);
     assert_eq!(count(half, (32, 32), (1, 16), true), 2);
     assert_eq!(count(half, (32, 32), (0, 0), false), 0);
@@ -227,7 +241,9 @@ fn tensor_cores_take_nothing_but_what_fits() {
     assert_eq!(count(half, (32, 32), (0, 4), true), 0);
     assert_eq!(count(half, (32, 32), (1, 8), true), 2);
     assert_eq!(count(half, (32, 32), (2, 8), true), 0);
-    assert_eq!(count(Element::BF16, (32, 32), (0, 0), true), 0);
+    assert_eq!(count(Element::BF16, (32, 32), (0, 0), true), 2);
+    assert_eq!(count_of([Element::BF16, half], (32, 32), (0, 0), true), 0);
+    assert_eq!(count_of([half, Element::BF16], (32, 32), (0, 0), true), 0);
     assert_eq!(count(Element::F32, (32, 32), (0, 0), true), 0);
 }
 

@@ -153,8 +153,16 @@ struct BF16Format {
     static RINGDOVE_INLINE float widen_high(u32 word) {
         return ptx::f32_from_bits(word & 0xffff0000u);
     }
-    // In integers, because sm_70 has no conversion to bf16.
     static RINGDOVE_INLINE u32 round(float value) {
+        if constexpr (ptx::HAS_BF16) {
+            return ptx::bf16_from_f32(value);
+        } else {
+            return round_in_integers(value);
+        }
+    }
+
+private:
+    static RINGDOVE_INLINE u32 round_in_integers(float value) {
         const u32 bits = ptx::f32_bits(value);
         // Half of the last kept place, less one, plus that place's own bit: ties go to even.
         const u32 rounded = bits + 0x7fffu + (bits >> 16 & 1);

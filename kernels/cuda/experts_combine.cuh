@@ -131,8 +131,16 @@ struct F16Values {
     static RINGDOVE_INLINE void round(const float (&sums)[8], ptx::Vector<u32>& values) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            values.words[i] =
-                F16Format::round(sums[2 * i]) | F16Format::round(sums[2 * i + 1]) << 16;
+            values.words[i] = round_pair(sums[2 * i], sums[2 * i + 1]);
+        }
+    }
+
+private:
+    static RINGDOVE_INLINE u32 round_pair(float low, float high) {
+        if constexpr (ptx::HAS_BF16) {
+            return ptx::f16x2_from_f32(low, high);
+        } else {
+            return F16Format::round(low) | F16Format::round(high) << 16;
         }
     }
 };
@@ -153,13 +161,21 @@ struct BF16Values {
     static RINGDOVE_INLINE void round(const float (&sums)[8], ptx::Vector<u32>& values) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            values.words[i] =
-                ptx::high_halves(round_high(sums[2 * i]), round_high(sums[2 * i + 1]));
+            values.words[i] = round_pair(sums[2 * i], sums[2 * i + 1]);
         }
     }
 
 private:
-    // As BF16Format::round, in the high half of a word.
+    // Two of BF16Format::round.
+    static RINGDOVE_INLINE u32 round_pair(float low, float high) {
+        if constexpr (ptx::HAS_BF16) {
+            return ptx::bf16x2_from_f32(low, high);
+        } else {
+            return ptx::high_halves(round_high(low), round_high(high));
+        }
+    }
+
+    // One, in the high half of a word.
     static RINGDOVE_INLINE u32 round_high(float value) {
         const u32 bits = ptx::f32_bits(value);
         return value != value ? 0x7fff0000u : bits + ptx::bit_16(bits) + 0x7fffu;

@@ -197,7 +197,7 @@ private:
                 u32(iteration) % MAILBOX_ITERATIONS * (RESULTS * sizeof(float))};
         switch (TaskKind(own.task.kind)) {
             case TaskKind::Matrix:
-                return own.task.option == MATRIX_TENSOR_CORES
+                return suits_tensor_cores(own.task)
                            ? run_matrix_on_tensor_cores(context, own.fragments)
                            : run_matrix(context);
             case TaskKind::Elementwise:

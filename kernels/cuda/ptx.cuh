@@ -30,6 +30,13 @@ static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "layouts
 
 namespace ptx {
 
+// Does the target have bf16: conversions of one value and of pairs, and tensor cores that take it?
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+constexpr bool HAS_BF16 = true;
+#else
+constexpr bool HAS_BF16 = false;
+#endif
+
 // Special registers. The first two are volatile, so that what is computed from them is computed
 // where it is used: the compiler would else keep dozens of products in registers across a plan.
 
@@ -329,6 +336,26 @@ RINGDOVE_INLINE u16 f16_from_f32(float value) {
     return bits;
 }
 
+// Conversions that came with bf16. A NaN becomes 0x7fff, and what is too large infinity.
+
+RINGDOVE_INLINE u16 bf16_from_f32(float value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+RINGDOVE_INLINE u32 bf16x2_from_f32(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+RINGDOVE_INLINE u32 f16x2_from_f32(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 RINGDOVE_INLINE u32 add_f16x2(u32 a, u32 b) {
     u32 sum;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
@@ -381,13 +408,19 @@ RINGDOVE_INLINE double f64_from_bits(u64 bits) {
     return value;
 }
 
-// Tensor cores: products of 16 x 16 matrices of f16, added to one of f32. The warp has them
-// together; which lane has which element is nobody's business. Rows, or columns of a matrix that
-// lies by columns, are `stride` elements apart; addresses are multiples of 32 bytes, and strides of
-// 8 elements.
+// Tensor cores: products of 16 x 16 matrices of f16, or of bf16 where the target has it, added to
+// one of f32. The warp has them together; which lane has which element is nobody's business. Rows,
+// or columns of a matrix that lies by columns, are `stride` elements apart; addresses are multiples
+// of 32 bytes, and strides of 8 elements.
 
+// Of f16.
 struct HalfFragment {
     u32 words[8];
+};
+
+// Of bf16.
+struct BrainFragment {
+    u32 words[4];
 };
 
 struct FloatFragment {
@@ -397,11 +430,20 @@ struct FloatFragment {
 #define RINGDOVE_FRAGMENT_WORDS(KIND, A)                                                          \
     KIND(A[0]), KIND(A[1]), KIND(A[2]), KIND(A[3]), KIND(A[4]), KIND(A[5]), KIND(A[6]), KIND(A[7])
 
+#define RINGDOVE_BRAIN_WORDS(KIND, A) KIND(A[0]), KIND(A[1]), KIND(A[2]), KIND(A[3])
+
 #define RINGDOVE_LOAD_FRAGMENT(NAME, SIDE, LAYOUT)                                                \
     RINGDOVE_INLINE void NAME(u64 address, u32 stride, HalfFragment& to) {                        \
         asm volatile("wmma.load." SIDE ".sync.aligned." LAYOUT ".m16n16k16.global.f16 "           \
                      "{%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"                                \
                      : RINGDOVE_FRAGMENT_WORDS("=r", to.words)                                    \
+                     : "l"(address), "r"(stride)                                                  \
+                     : "memory");                                                                 \
+    }                                                                                             \
+    RINGDOVE_INLINE void NAME(u64 address, u32 stride, BrainFragment& to) {                       \
+        asm volatile("wmma.load." SIDE ".sync.aligned." LAYOUT ".m16n16k16.global.bf16 "          \
+                     "{%0, %1, %2, %3}, [%4], %5;"                                                \
+                     : RINGDOVE_BRAIN_WORDS("=r", to.words)                                       \
                      : "l"(address), "r"(stride)                                                  \
                      : "memory");                                                                 \
     }
@@ -423,6 +465,16 @@ RINGDOVE_LOAD_FRAGMENT(load_right_by_columns, "b", "col")
                      : RINGDOVE_FRAGMENT_WORDS("+f", sum.values)                                  \
                      : RINGDOVE_FRAGMENT_WORDS("r", left.words),                                  \
                        RINGDOVE_FRAGMENT_WORDS("r", right.words));                                \
+    }                                                                                             \
+    RINGDOVE_INLINE void NAME(FloatFragment& sum, const BrainFragment& left,                      \
+                              const BrainFragment& right) {                                       \
+        asm volatile("wmma.mma.sync.aligned." LAYOUTS ".m16n16k16.f32.bf16.bf16.f32 "             \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7}, "                                         \
+                     "{%8, %9, %10, %11}, {%12, %13, %14, %15}, "                                 \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7};"                                          \
+                     : RINGDOVE_FRAGMENT_WORDS("+f", sum.values)                                  \
+                     : RINGDOVE_BRAIN_WORDS("r", left.words),                                     \
+                       RINGDOVE_BRAIN_WORDS("r", right.words));                                   \
     }
 
 RINGDOVE_MULTIPLY_FRAGMENTS(multiply_by_rows_and_rows, "row.row")
@@ -440,6 +492,7 @@ RINGDOVE_INLINE void store_fragment(float* to, const FloatFragment& from) {
                  : "memory");
 }
 #undef RINGDOVE_FRAGMENT_WORDS
+#undef RINGDOVE_BRAIN_WORDS
 
 // Functions of one f32. The first is rounded correctly; the others are the hardware's, to two units
 // in the last place or so, and the same on all GPUs of one kind.

@@ -1,7 +1,8 @@
-// Matrix products of f16 on tensor cores, where the host says so (`option`): it has made sure that
-// the tile's sides and its inner dimension are multiples of 16, and that addresses and strides are
-// as fragments need them. Sums are f32; their order is the hardware's, and the same in each run on
-// one kind of GPU.
+// Matrix products of f16 or bf16 on tensor cores, where the host says so (`option`): it has made
+// sure that both factors are of one type, that the tile's sides and its inner dimension are
+// multiples of 16, and that addresses and strides are as fragments need them. Sums are f32; their
+// order is the hardware's, and the same in each run on one kind of GPU. Where the GPU has no tensor
+// cores for bf16, threads add its products in the order of k.
 #pragma once
 
 #include "task_rows.cuh"
@@ -34,13 +35,19 @@ struct Lines {
     }
 };
 
+// Do this GPU's tensor cores compute the task?
+RINGDOVE_INLINE bool suits_tensor_cores(const ProgramTask& task) {
+    return task.option == MATRIX_TENSOR_CORES &&
+           (ptx::HAS_BF16 || element_of(task, 1) == TaskElement::F16);
+}
+
 // One loop for each two layouts.
-template <bool LEFT_ROWS, bool RIGHT_ROWS>
+template <class Fragment, bool LEFT_ROWS, bool RIGHT_ROWS>
 RINGDOVE_INLINE void multiply_lines(const Lines& left, const Lines& right, u32 row, u32 column,
                                     u32 inner, ptx::FloatFragment& sum) {
 #pragma unroll 1
     for (u32 k = 0; k < inner; k += FRAGMENT_SIDE) {
-        ptx::HalfFragment a, b;
+        Fragment a, b;
         if constexpr (LEFT_ROWS) {
             ptx::load_left_by_rows(left.at(row, k), left.stride(), a);
         } else {
@@ -63,18 +70,19 @@ RINGDOVE_INLINE void multiply_lines(const Lines& left, const Lines& right, u32 r
     }
 }
 
+template <class Fragment>
 RINGDOVE_INLINE void multiply_lines(const Lines& left, const Lines& right, u32 row, u32 column,
                                     u32 inner, ptx::FloatFragment& sum) {
     if (left.are_rows()) {
         if (right.are_rows()) {
-            return multiply_lines<true, true>(left, right, row, column, inner, sum);
+            return multiply_lines<Fragment, true, true>(left, right, row, column, inner, sum);
         }
-        return multiply_lines<true, false>(left, right, row, column, inner, sum);
+        return multiply_lines<Fragment, true, false>(left, right, row, column, inner, sum);
     }
     if (right.are_rows()) {
-        return multiply_lines<false, true>(left, right, row, column, inner, sum);
+        return multiply_lines<Fragment, false, true>(left, right, row, column, inner, sum);
     }
-    return multiply_lines<false, false>(left, right, row, column, inner, sum);
+    return multiply_lines<Fragment, false, false>(left, right, row, column, inner, sum);
 }
 
 // `fragments`: `FRAGMENT_WARPS` of them, in shared memory. A warp has 16 x 16 values at a time; its
@@ -89,6 +97,7 @@ RINGDOVE_INLINE void run_matrix_on_tensor_cores(const TaskContext& context, floa
     float* values = fragments + lane.warp * FRAGMENT_VALUES;
     const Lines left(task.operands[1]);
     const Lines right(task.operands[2]);
+    const bool is_brain = element_of(task, 1) == TaskElement::BF16;
     const Tile begin(task, 3);
     const Tile to(task, 0);
     const u32 across = task.columns / FRAGMENT_SIDE;
@@ -98,7 +107,13 @@ RINGDOVE_INLINE void run_matrix_on_tensor_cores(const TaskContext& context, floa
         const u32 first_row = part / across * FRAGMENT_SIDE;
         const u32 first_column = part % across * FRAGMENT_SIDE;
         ptx::FloatFragment sum = {};
-        multiply_lines(left, right, first_row, first_column, task.inner, sum);
+        if (ptx::HAS_BF16 && is_brain) {
+            multiply_lines<ptx::BrainFragment>(left, right, first_row, first_column, task.inner,
+                                               sum);
+        } else {
+            multiply_lines<ptx::HalfFragment>(left, right, first_row, first_column, task.inner,
+                                              sum);
+        }
         ptx::store_fragment(values, sum);
         // The warp's other lanes read it.
         ptx::converge_warp();

@@ -29,7 +29,8 @@ pub const ITERATIONS_AT_ONCE: u64 = 2;
 pub const STATE_ITERATIONS: usize = 4;
 /// Bits of the [`TaskElement`] of one operand in [`ProgramTask::elements`].
 pub const TASK_ELEMENT_BITS: u32 = 4;
-/// `option` of a [`TaskKind::Matrix`] whose f16 factors tensor cores multiply: all sizes are
+/// `option` of a [`TaskKind::Matrix`] whose factors, both f16 or both bf16, tensor cores multiply
+/// where the GPU has them for the type (bf16: from compute capability 8.0 on): all sizes are
 /// multiples of 16, both factors begin at a multiple of 32 bytes, and their rows (or columns, of
 /// one that is transposed) are a multiple of 8 elements apart. Sums of products are then added to
 /// operand 3, in the order that the hardware has. 0: in the order of k, by one thread for each

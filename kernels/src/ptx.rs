@@ -1,6 +1,23 @@
 //! The compiled device code: PTX text, generated from `kernels/cuda` and committed, so that
 //! building ringdove needs no CUDA toolchain. `kernels/generate` makes it anew.
 
+/// One module, compiled from one source for all GPUs and once more for newer ones. Both give the
+/// same bits, and have the same accesses and fences that order memory, in the same order.
+#[derive(Clone, Copy, Debug)]
+pub struct Variants {
+    /// For GPUs of every compute capability that the library takes.
+    pub sm_70: &'static str,
+    /// For compute capability 8.0 and later: with conversions to bf16.
+    pub sm_80: &'static str,
+}
+
+impl Variants {
+    /// The text for a GPU of this compute capability, major and minor.
+    pub fn text(&self, capability: (i32, i32)) -> &'static str {
+        if capability >= (8, 0) { self.sm_80 } else { self.sm_70 }
+    }
+}
+
 /// The executor kernel, entry `ringdove_execute`. Its one parameter is a
 /// [`LaunchArguments`](crate::launch::LaunchArguments), by value.
 pub const EXECUTOR: &str = include_str!("../ptx/executor.ptx");
@@ -31,7 +48,10 @@ pub const EXAMPLE_TILE: &str = include_str!("../ptx/example_tile.ptx");
 
 /// Dispatch and combine of expert parallelism (`kernels/cuda/experts.cu`). The one parameter of
 /// each entry is an [`ExpertsCall`](crate::experts::ExpertsCall), by value.
-pub const EXPERTS: &str = include_str!("../ptx/experts.ptx");
+pub const EXPERTS: Variants = Variants {
+    sm_70: include_str!("../ptx/experts.ptx"),
+    sm_80: include_str!("../ptx/experts.sm_80.ptx"),
+};
 /// Entries of the kernels of experts: `Group` launches them by their places.
 pub const EXPERTS_ENTRIES: [&str; 11] = [
     "experts_route",
@@ -49,7 +69,10 @@ pub const EXPERTS_ENTRIES: [&str; 11] = [
 
 /// The kernel of resident programs (`kernels/cuda/program.cu`), entry [`PROGRAM_ENTRY`]. Its one
 /// parameter is a [`ProgramArguments`](crate::program::ProgramArguments), by value.
-pub const PROGRAM: &str = include_str!("../ptx/program.ptx");
+pub const PROGRAM: Variants = Variants {
+    sm_70: include_str!("../ptx/program.ptx"),
+    sm_80: include_str!("../ptx/program.sm_80.ptx"),
+};
 /// Entry of the kernel of resident programs.
 pub const PROGRAM_ENTRY: &str = "ringdove_program";
 

@@ -359,7 +359,7 @@ impl<'c> Workspace<'c> {
             sizes,
             number: next_number(),
             placement,
-            kernels: Some(Kernels::load(context, ptx::EXPERTS, &ptx::EXPERTS_ENTRIES)?),
+            kernels: Some(Kernels::load_for(context, &ptx::EXPERTS, &ptx::EXPERTS_ENTRIES)?),
             memory: Some(memory),
             words: OwnStream::new(context)?,
             launching: Mutex::default(),

@@ -1,11 +1,12 @@
 //! Kernels of the library beside the executor: a module, its entries, and their launches.
 
 use super::driver::blocks_at_once;
-use super::executor::{Unloaded, load_function};
+use super::executor::{Unloaded, compute_capability, load_function};
 use super::{Current, OwnStream, discard};
 use crate::error::Result;
 use bytemuck::Pod;
 use cudarc::driver::{CudaContext, CudaStream, sys};
+use ringdove_kernels::ptx::Variants;
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -37,6 +38,14 @@ pub(crate) struct Residency {
     pub shared_bytes: u32,
 }
 
+/// The text that is for the context's GPU.
+///
+/// # Errors
+/// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+pub(crate) fn text_for(context: &CudaContext, of: &Variants) -> Result<&'static str> {
+    Ok(of.text(compute_capability(context)?))
+}
+
 impl<Parameter: Pod> Kernels<Parameter> {
     /// Loads `text`, a module of the library's own whose `entries` take one `Parameter` by value.
     /// All of it is loaded now, and nothing at a first launch: that would wait for kernels which
@@ -47,6 +56,14 @@ impl<Parameter: Pod> Kernels<Parameter> {
     pub fn load(context: &Arc<CudaContext>, text: &str, entries: &[&str]) -> Result<Self> {
         let text = CString::new(text).expect("the device code holds no NUL");
         Self::load_image(context, text.as_bytes_with_nul(), entries)
+    }
+
+    /// As [`Self::load`], of the text that is for the context's GPU.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_for(context: &Arc<CudaContext>, of: &Variants, entries: &[&str]) -> Result<Self> {
+        Self::load(context, text_for(context, of)?, entries)
     }
 
     /// As [`Self::load`], of text that ends with NUL, or of an image that the linker has made.

@@ -46,7 +46,7 @@ pub(crate) use io::IoMemory;
 pub(crate) use ipc::{
     Export, HANDLE_BYTES, Import, OPEN_CALL, is_not_shared, is_without_peer_access,
 };
-pub(crate) use kernels::Kernels;
+pub(crate) use kernels::{Kernels, text_for};
 pub(crate) use linked::{Source, link};
 pub use memory::DeviceMemory;
 pub(crate) use memory::PinnedMemory;

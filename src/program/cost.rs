@@ -14,7 +14,7 @@ use std::fmt::Write;
 const TASK_NS: u64 = 1_000;
 /// Operations of a block on f32, each nanosecond, without tensor cores.
 const OPERATIONS_PER_NS: u64 = 100;
-/// The same on f16, with tensor cores.
+/// The same on f16 and bf16, with tensor cores.
 const TENSOR_OPERATIONS_PER_NS: u64 = 800;
 /// Bytes of a block, each nanosecond: its share of the memory.
 const BYTES_PER_NS: u64 = 15;

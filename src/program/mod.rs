@@ -37,7 +37,8 @@
 //!
 //! The order of additions is that of the inner dimension, whatever the tiles. With
 //! [`Graph::use_tensor_cores`] products of f16 give it up for tensor cores, which GPUs of sm_70 and
-//! newer have.
+//! newer have, and products of bf16 on GPUs of sm_80 and newer. On older GPUs those of bf16 keep
+//! it.
 //!
 //! # Messages
 //!
@@ -96,9 +97,9 @@
 //! # What is planned
 //!
 //! Without tensor cores a thread computes up to eight values of a matrix product, from global
-//! memory: tiles in shared memory are *planned*, as are tensor cores for bf16, a backward pass of
-//! attention in one task (products and the softmax's make it), and zero copy of collectives from
-//! the program's memory. Times of [`explain`] are nominal, and those of messages know nothing of
+//! memory: tiles in shared memory are *planned*, as are a backward pass of attention in one task
+//! (products and the softmax's make it), and zero copy of collectives from the program's memory.
+//! Times of [`explain`] are nominal, and those of messages know nothing of
 //! the other rank.
 
 mod cost;

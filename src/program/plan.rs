@@ -55,7 +55,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// How many tasks tensor cores compute ([`Graph::use_tensor_cores`]).
+    /// How many tasks tensor cores compute ([`Graph::use_tensor_cores`]), on GPUs that have them
+    /// for bf16, too.
     pub fn tensor_core_tasks(&self) -> usize {
         let uses = |task: &&Task| {
             let operator = &self.operators[task.operator as usize];

@@ -112,14 +112,19 @@ const FRAGMENT_SIDE: u32 = 16;
 /// Rows of what they read are a multiple of so many elements apart.
 const FRAGMENT_STRIDE: u32 = 8;
 
-/// Do tensor cores compute this task? They take products of f16 whose sizes are multiples of 16
-/// and whose factors are aligned. Tensors begin at addresses that are.
+/// Do tensor cores compute this task, on GPUs that have them for its factors' type? They take
+/// products of f16, or of bf16, whose sizes are multiples of 16 and whose factors are aligned.
+/// Tensors begin at addresses that are.
 pub(super) fn uses_tensor_cores(task: &Task, operator: &Operator, tensors: &[Tensor]) -> bool {
+    let element = |view: &View| tensors[view.tensor.0 as usize].element;
+    let of_left = task.operands[1].as_ref().map(element);
     let fits = |view: &View| {
-        let is_half = tensors[view.tensor.0 as usize].element == Element::F16;
+        let is_half = matches!(element(view), Element::F16 | Element::BF16);
+        let is_same = of_left == Some(element(view));
         let first = u64::from(view.area.rows.0) * u64::from(view.row_elements)
             + u64::from(view.area.columns.0);
         is_half
+            && is_same
             && view.row_elements.is_multiple_of(FRAGMENT_STRIDE)
             && first.is_multiple_of(u64::from(FRAGMENT_SIDE))
             && view.repeated_rows.is_none()

@@ -34,8 +34,9 @@ impl Value for f32 {
 macro_rules! halves {
     ($($half:ty),*) => {$(
         impl Value for $half {
+            /// As kernels round: every NaN becomes the same one.
             fn of(value: f32) -> Self {
-                Self::from_f32(value)
+                if value.is_nan() { Self::from_bits(0x7fff) } else { Self::from_f32(value) }
             }
             fn value(self) -> f32 {
                 self.to_f32()
@@ -123,6 +124,14 @@ impl Step {
             step.x.push(all(count, &mut value));
         }
         step
+    }
+
+    /// The same with elements of `values`, at random.
+    pub fn with_elements<T: Value>(mut self, values: &[f32], random: &mut fastrand::Rng) -> Self {
+        for element in self.x.iter_mut().flatten() {
+            *element = T::of(values[random.usize(..values.len())]).value();
+        }
+        self
     }
 
     /// Without the tokens that a group leaves out.

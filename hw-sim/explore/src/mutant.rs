@@ -43,7 +43,7 @@ impl Subject {
         match self {
             Self::Executor => ptx::EXECUTOR,
             Self::User => ptx::TEST_CALLS,
-            Self::Experts => ptx::EXPERTS,
+            Self::Experts => ptx::EXPERTS.sm_70,
         }
     }
 

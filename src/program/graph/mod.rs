@@ -141,10 +141,11 @@ impl Graph {
     }
 
     /// Lets tensor cores multiply, from the next operator on: tiles of products of two factors of
-    /// f16, neither of them repeated, where the tile's rows and columns and the inner dimension
-    /// are multiples of 16, and the factors' tensors have a multiple of 8 columns and parts of them
-    /// begin at a multiple of 16 elements. Sums are f32 still, in the hardware's order: results
-    /// depend on how an operator is cut into tiles, and on the kind of GPU.
+    /// f16, or of bf16 on GPUs of compute capability 8.0 and later, neither of them repeated, where
+    /// the tile's rows and columns and the inner dimension are multiples of 16, and the factors'
+    /// tensors have a multiple of 8 columns and parts of them begin at a multiple of 16 elements.
+    /// Sums are f32 still, in the hardware's order: results depend on how an operator is cut into
+    /// tiles, and on the kind of GPU.
     pub fn use_tensor_cores(&mut self, use_them: bool) {
         self.tensor_cores = use_them;
     }

@@ -17,7 +17,7 @@ use super::task::Operator;
 use super::verify::Verified;
 use crate::communicator::{Communicator, ProgramCall, ResidentCalls};
 use crate::error::{Error, Result};
-use crate::gpu::{Captured, DeviceMemory, Kernels, OwnStream, Source, is_idle, link};
+use crate::gpu::{Captured, DeviceMemory, Kernels, OwnStream, Source, is_idle, link, text_for};
 use batches::Batches;
 use calls::calls;
 pub(super) use calls::is_for;
@@ -484,11 +484,11 @@ impl<'c> Resident<'c> {
 fn load(communicator: &Communicator, program: &Program) -> Result<Kernels<ProgramArguments>> {
     let (context, entries) = (communicator.context(), [ptx::PROGRAM_ENTRY]);
     if program.functions.is_empty() {
-        return Kernels::load(context, ptx::PROGRAM, &entries);
+        return Kernels::load_for(context, &ptx::PROGRAM, &entries);
     }
     let source = |name: &str, text: &str| Source { name: name.to_owned(), text: text.into() };
     let mut sources = vec![
-        source("the kernel of programs", ptx::PROGRAM),
+        source("the kernel of programs", text_for(context, &ptx::PROGRAM)?),
         source("the calls of functions", &dispatcher(&program.functions)),
     ];
     for (number, function) in (0u32..).zip(&program.functions) {

@@ -31,7 +31,7 @@ impl Kernels {
             executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
             user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
             experts: Arc::new(
-                entries(ptx::EXPERTS, ptx::EXPERTS_ENTRIES).expect("they are committed"),
+                entries(ptx::EXPERTS.sm_70, ptx::EXPERTS_ENTRIES).expect("they are committed"),
             ),
         };
         KERNELS.get_or_init(load).clone()
