@@ -113,12 +113,17 @@ fn other_buffers_go_other_ways() {
         assert_right(&format!("{machine}: {line}"), &ended);
         assert!(!ended.1.contains("\"symmetric\""), "{machine}: {line}: {}", ended.1);
     }
-    // Where a setting has messages stored over PCI, buffers are reached so, too.
-    let inside = format!("{INSIDE}; export RINGDOVE_STORES=always");
+    // Over PCI the model or a setting chooses them.
     let line = "all-reduce -g 4 -b 256K -e 256K -n 1 -w 1 -R 1";
-    let ended = perf(("pcie4", 1), "", &inside, line);
-    assert_right(line, &ended);
-    assert!(ended.1.contains("\"symmetric\""), "{}", ended.1);
+    for (export, wanted) in [
+        ("RINGDOVE_STORES=always", true),
+        ("RINGDOVE_ALGORITHM=auto", true),
+        ("RINGDOVE_ALGORITHM=auto RINGDOVE_STORES=never", false),
+    ] {
+        let ended = perf(("pcie4", 1), "", &format!("{INSIDE}; export {export}"), line);
+        assert_right(line, &ended);
+        assert_eq!(ended.1.contains("\"symmetric\""), wanted, "{export}: {}", ended.1);
+    }
 }
 
 /// If this fails, a call takes the addresses of another one: there is room for some 500 tables on

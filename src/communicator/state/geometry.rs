@@ -292,7 +292,7 @@ impl Geometry {
         let symmetric = stores
             && self.nodes == Nodes::One
             && reach.writes_registered
-            && (nvlink || self.stores_always);
+            && store_blocks > 0;
         Limits { stores, store_blocks, nvlink, symmetric, granted_bytes, ..limits }
     }
 

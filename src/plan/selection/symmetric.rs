@@ -1,8 +1,9 @@
 //! When an all-reduce goes from all registered inputs into all registered outputs at once.
 //!
-//! Limits say whether threads reach the buffers of all ranks: communicators say so where NVLink
-//! joins all GPUs of the node, and where a setting has messages stored over PCI. Loads over PCI
-//! wait for each answer on a way that is shared; nobody has measured them here.
+//! Limits say whether threads reach the buffers of all ranks. Communicators say so where NVLink
+//! joins all GPUs of the node, and over PCI where the cost model compares all plans, or a setting
+//! has messages stored. The model takes a load for a round trip on a way that others share; nobody
+//! has measured loads over PCI here.
 
 use super::{ALL_PAIRS_RANKS_MAX, Limits};
 use crate::plan::{Collective, CollectiveRequest};

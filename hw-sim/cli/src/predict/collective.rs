@@ -291,7 +291,7 @@ impl Job<'_> {
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };
         let limits = match candidate.pattern == Pattern::Selected && self.asks_model(&limits) {
-            true => Limits { store_blocks: library.store_blocks, ..limits },
+            true => Limits { store_blocks: library.store_blocks, symmetric: true, ..limits },
             false => limits,
         };
         match (candidate.pattern, &self.forest) {

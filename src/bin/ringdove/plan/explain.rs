@@ -137,7 +137,7 @@ impl Where {
             stores,
             store_blocks: if by_slots { settings.store_blocks } else { 0 },
             nvlink,
-            symmetric: by_slots && self.nodes == 1 && (nvlink || settings.stores == Stores::Always),
+            symmetric: by_slots && self.nodes == 1,
             ranks_per_node: if self.nodes > 1 { per_node } else { 0 },
             order: order.as_deref().and_then(RingOrder::new),
             reproducible: settings.reproducible,

@@ -51,7 +51,7 @@ impl World {
             stores: true,
             store_blocks: settings.store_blocks,
             nvlink: self.scene.is_joined(self.ranks),
-            symmetric: self.scene.is_joined(self.ranks),
+            symmetric: true,
             order: self.scene.ring_order(self.ranks, true),
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         }
