@@ -161,17 +161,20 @@ const JOBS: [Job; 5] = [
 
 const GAP: &str = "gap: nobody notices";
 
+/// What stands above the rows, with DATE and COMMIT for those of the run.
 const HEAD: &str = "\
 # Mutants of the host's code
 
 Each row is one ordering, lap bit, credit, flag or check of the library's host code, weakened. All
-sites are weakened in one copy of the source, and a variable says which
-one is in force. The last column names what goes wrong with it: a unit test of the library, a test
-of it (the file is named), a scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce`
-on virtual hardware; or it says why none does: *equivalent* ones change nothing that anybody can
-see; a *gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore
---example host_mutants`, in one run; a test compares sites and reasons with the code, and does not
-build the mutants anew.
+sites are weakened in one copy of the source, and a variable says which mutant is in force. The last
+column names what fails with it: a unit test of the library, an integration test (with its file), a
+scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce` on virtual hardware. Or it
+says why nothing does: *equivalent* mutants change nothing that anybody can see; a *gap* is one that
+something should notice.
+
+All rows are of one run of one commit, COMMIT, which ended on DATE: `cargo run --release -p
+hwsim-explore --example host_mutants ROWS`. What failed was run twice with the mutant, and once
+without it. A test compares sites and reasons with the code; it does not run the mutants again.
 
 | file | what | who notices |
 |---|---|---|";
@@ -290,10 +293,14 @@ fn print_table(rows: &Path, part: &str) -> Result<(), String> {
         }
         let seen = built.notices(number, site)?;
         let verdict = seen.unwrap_or_else(|| site.reason.unwrap_or(GAP).to_owned());
+        eprintln!("mutant {number} of {}: {verdict}", sites.len());
         kept.push_str(&format!("{start}{verdict} |\n"));
         std::fs::write(rows, &kept).map_err(|error| error.to_string())?;
     }
-    println!("{HEAD}");
+    let date = Command::new("date").args(["-u", "+%F"]).output().map_err(|it| it.to_string())?;
+    let date = String::from_utf8_lossy(&date.stdout).trim().to_owned();
+    let commit = first.trim_start_matches("commit ");
+    println!("{}", HEAD.replace("DATE", &date).replace("COMMIT", &format!("`{commit}`")));
     let row = |site| kept.lines().find(|row| row.starts_with(&row_start(site)));
     sites.iter().filter_map(row).for_each(|row| println!("{row}"));
     Ok(())
