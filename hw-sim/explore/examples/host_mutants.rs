@@ -1,8 +1,8 @@
 //! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants ROWS`
 //! in the root of the repository, whose output becomes `hw-sim/explore/HOST-MUTANTS.md`. `ROWS` is
 //! a file that keeps rows as they come, so that a run which was cut short can go on. It copies the
-//! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, and runs
-//! it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
+//! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, in
+//! `target/host-mutants-build`, and runs it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
 //! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What
 //! fails must fail once more, and be fine without the mutant: a busy machine kills no mutant.
 //!
@@ -322,9 +322,12 @@ impl Built {
         let tree = PathBuf::from("target/host-mutants");
         let target = std::path::absolute("target").map_err(|error| error.to_string())?;
         copy_tree(&tree, sites)?;
+        // A build folder of its own: packages of the copy have the names of those of the tree, and
+        // cargo would take the ones for the others.
+        let of_copy = target.join("host-mutants-build");
         let build = |arguments: &[&str]| {
             let mut command = Command::new("cargo");
-            command.current_dir(&tree).env("CARGO_TARGET_DIR", &target).args(arguments);
+            command.current_dir(&tree).env("CARGO_TARGET_DIR", &of_copy).args(arguments);
             let output = command.stderr(Stdio::inherit()).output().map_err(|it| it.to_string())?;
             match output.status.success() {
                 true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
