@@ -2,9 +2,10 @@
 //! in the root of the repository, whose output becomes `hw-sim/explore/HOST-MUTANTS.md`. `ROWS` is
 //! a file that keeps rows as they come, so that a run which was cut short can go on. It copies the
 //! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, in
-//! `target/host-mutants-build`, and runs it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
-//! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What
-//! fails must fail once more, and be fine without the mutant: a busy machine kills no mutant.
+//! `target/host-mutants-build`, and runs it with each mutant in force: unit tests of the library,
+//! its tests of the same part, scenarios, and jobs on virtual hardware. What noticed a mutant in
+//! the present table is tried first. What fails must fail once more, and be fine without the
+//! mutant: a busy machine kills no mutant.
 //!
 //! The virtual hardware must have been built: `cargo build --release --workspace --bins`.
 
