@@ -12,7 +12,7 @@ mod hardware;
 use case::{Case, check};
 use hardware::every::along_links;
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
-use hardware::{World, on_machine_env, settings};
+use hardware::{World, hwsim, on_machine_env, run_bounded, settings, tool};
 use ringdove::{Algorithms, Collective, DataType, ReduceOp, Settings};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -253,4 +253,37 @@ fn ranks_that_want_other_plans_are_refused() {
     let line = "all-reduce -g 1 -b 64K -e 64K -n 1";
     let (status, output) = perf(("dgx1v", 2), "", inside, line);
     assert!(!status.success() && output.contains("RINGDOVE_ALGORITHM"), "{output}");
+}
+
+/// A file's plan may be one along packed trees, of more blocks than there are lanes between two
+/// ranks, on a machine of which not all ranks reach each other. If this fails, a plan that was
+/// written to a file is not run where it came from, or its results are wrong.
+#[test]
+fn plans_of_files_go_along_trees_in_many_blocks() {
+    if on_real_hardware() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trees.json");
+    let mut made = hwsim();
+    made.args(["run", "--quiet", "--machine", "dgx1v", "--"]).arg(tool("ringdove"));
+    made.args(["plan", "all-reduce", "-b", "1M", "--machine", "here"]);
+    made.args(["--algorithm", "packed trees", "--json"]).arg(&path);
+    let (status, output) = run_bounded(made);
+    assert!(status.success(), "{output}");
+    let file: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let blocks = file["plan"]["ranks"][0]["blocks"].as_array().unwrap().len();
+    assert!(blocks > 32, "{blocks}");
+    let settings = "RINGDOVE_ALGORITHM=table RINGDOVE_LOG=ringdove=info";
+    let inside = format!("export {settings} RINGDOVE_PLAN_FILES={}", path.display());
+    let line = "all-reduce -g 8 -b 1M -e 1M -n 1 -w 0";
+    let ended = perf(("dgx1v", 1), "", &inside, line);
+    assert_right(&inside, &ended);
+    assert!(ended.1.contains("by the plan of a file"), "{}", ended.1);
+    // Without stores there are no such lanes, and the log says so.
+    let inside = format!("{inside} RINGDOVE_STORES=never");
+    let ended = perf(("dgx1v", 1), "", &inside, line);
+    assert_right(&inside, &ended);
+    assert!(ended.1.contains("the file's plan is not used"), "{}", ended.1);
+    assert!(!ended.1.contains("by the plan of a file"), "{}", ended.1);
 }

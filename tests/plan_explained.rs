@@ -4,6 +4,7 @@ mod hardware;
 
 use hardware::{hwsim, is_left_out, ringdove, run_bounded, tool};
 use std::path::Path;
+use std::process::Command;
 
 /// True, with a word about it, on real hardware.
 fn cannot_run() -> bool {
@@ -112,10 +113,13 @@ fn what_cannot_be_explained_is_refused_with_the_reason() {
     let machine = path("pcie4.xml");
     export("pcie4", Path::new(&machine));
     let (profile, broken) = (path("mine.toml"), path("broken.xml"));
+    let toml = profile.clone();
     std::fs::write(&profile, "name = \"mine\"\nsummary = \"\"\n").unwrap();
     std::fs::write(&broken, "<system version=\"1\"><cpu>").unwrap();
     for (arguments, reasons) in [
         (vec!["-b", "1M", "--machine", "/nowhere.xml"], ["/nowhere.xml", "No such file"]),
+        (vec!["-b", "1M", "--machine", "dgx1v"], ["cannot read dgx1v", "--machine dgx1v --"]),
+        (vec!["-b", "1M", "--machine", &toml], ["mine.toml", "hwsim run --machine"]),
         (vec!["-b", "1M", "--machine", &broken], ["broken.xml", "line 1"]),
         (vec!["-b", "1M", "--machine", &machine, "--profile", "no"], ["profile no", "v100 a100"]),
         (
@@ -132,4 +136,33 @@ fn what_cannot_be_explained_is_refused_with_the_reason() {
         let all = reasons.iter().all(|reason| text.contains(reason));
         assert!(all && !text.contains("panicked"), "{arguments:?}: {text}");
     }
+}
+
+/// If this fails, whoever gives the name or the file of another command's machine is not told what
+/// to do, or is told of machines that there are not.
+#[test]
+fn machines_of_one_command_are_told_apart_from_those_of_the_other() {
+    if cannot_run() {
+        return;
+    }
+    let refused = plan(&["all-reduce", "-b", "1M", "--machine", "dgx1v"]).expect_err("no file");
+    let names = refused.split_once("Virtual machines (").and_then(|(_, rest)| rest.split_once(')'));
+    let (names, _) = names.unwrap_or_else(|| panic!("no names: {refused}"));
+    let mut unknown = Command::new(tool("hwsim"));
+    let unknown = unknown.args(["run", "--machine", "nosuch", "--", "true"]).output().unwrap();
+    let unknown = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    let built_in = unknown.split_once("machines ").and_then(|(_, rest)| rest.split_once(", or"));
+    let (built_in, _) = built_in.unwrap_or_else(|| panic!("no names: {unknown}"));
+    let of_hint = names.split_once(", or").map_or(names, |(names, _)| names);
+    assert_eq!(of_hint.replace(" and ", ", "), built_in);
+
+    let folder = tempfile::tempdir().unwrap();
+    let xml = folder.path().join("machine.xml");
+    std::fs::write(&xml, "<system version=\"1\"></system>\n").unwrap();
+    let mut wrong = Command::new(tool("hwsim"));
+    let wrong = wrong.args(["run", "--machine", xml.to_str().unwrap(), "--", "true"]).output();
+    let wrong = wrong.unwrap();
+    let text = String::from_utf8_lossy(&wrong.stderr);
+    assert!(!wrong.status.success() && text.contains("expected TOML, found XML"), "{text}");
+    assert!(text.contains("ringdove plan --machine"), "{text}");
 }

@@ -3,17 +3,20 @@
 
 use super::encode::encoded_bytes;
 use super::import::PROGRAM_BYTES_MAX;
-use super::selection::DIRECT_PAIRS_RANKS_MAX;
+use super::selection::{DIRECT_PAIRS_RANKS_MAX, TREES_PER_LANE};
 use super::{Lane, LaneKind, Limits, Plan, SCRATCH_BYTES_MAX, SlotShape};
 
 /// What `plan` uses that a communicator with `limits` lacks; `None`: it has everything. All ranks
-/// answer alike.
-pub fn lacks(plan: &Plan, limits: &Limits) -> Option<String> {
+/// answer alike. Between two ranks there are `Limits::store_blocks` lanes of stores where one's
+/// threads reach the other's memory (`is_stored`), whether or not selection would use so many.
+/// Blocks must run at the same time, as they wait for one another; a plan over lanes of stores has
+/// as many at most as one along packed trees.
+pub fn lacks(plan: &Plan, limits: &Limits, is_stored: &dyn Fn(u32, u32) -> bool) -> Option<String> {
     let blocks = || plan.ranks.iter().flat_map(|rank| &rank.blocks);
     let lanes = || blocks().flat_map(|block| &block.ports).map(|port| port.lane);
     let of = |kind| lanes().any(|lane| lane.kind == kind);
     let most = match of(LaneKind::Stores) {
-        true => limits.store_blocks_max(),
+        true => limits.store_blocks.saturating_mul(TREES_PER_LANE),
         false => limits.blocks_max,
     };
     let used = plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0);
@@ -21,7 +24,7 @@ pub fn lacks(plan: &Plan, limits: &Limits) -> Option<String> {
         return Some(format!("it uses {used} blocks, of {most}"));
     }
     let rank_count = plan.ranks.len() as u32;
-    if let Some(lane) = lanes().find(|lane| !has(limits, rank_count, *lane)) {
+    if let Some(lane) = lanes().find(|lane| !has(limits, is_stored, rank_count, *lane)) {
         return Some(format!("there is no {lane}"));
     }
     if plan.reaches_peers() && !limits.symmetric {
@@ -62,7 +65,7 @@ fn is_next(limits: &Limits, rank_count: u32, lane: Lane) -> bool {
     limits.ranks_per_node == 0 && (place(lane.from) + 1) % rank_count == place(lane.to)
 }
 
-fn has(limits: &Limits, rank_count: u32, lane: Lane) -> bool {
+fn has(limits: &Limits, is_stored: &dyn Fn(u32, u32) -> bool, rank_count: u32, lane: Lane) -> bool {
     let index = u32::from(lane.index);
     let between = match is_next(limits, rank_count, lane) {
         true => limits.blocks_max,
@@ -75,7 +78,9 @@ fn has(limits: &Limits, rank_count: u32, lane: Lane) -> bool {
             index < if between > 1 { between } else { pairs }
         }
         LaneKind::Stores => {
-            limits.stores && limits.ranks_per_node == 0 && index < limits.store_blocks_max()
+            is_stored(lane.from, lane.to)
+                && limits.ranks_per_node == 0
+                && index < limits.store_blocks
         }
         LaneKind::LowLatency => limits.low_latency_bytes > 0 && index == 0,
         // Plans of files are for one node.

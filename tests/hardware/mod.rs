@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Far above what any test takes: it turns a hang into a failure.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 1800 } else { 300 });
 const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
 
 /// Names the driver profile of virtual hardware.
@@ -237,6 +237,7 @@ pub fn run_bounded(mut command: Command) -> (std::process::ExitStatus, String) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let what = format!("{command:?}");
     // The command holds the pipe's other end; without it the reader would never see the end.
     drop(command);
     let output = std::thread::spawn(move || {
@@ -252,7 +253,7 @@ pub fn run_bounded(mut command: Command) -> (std::process::ExitStatus, String) {
         if Instant::now() > deadline {
             child.kill().unwrap();
             let _ = child.wait();
-            panic!("no end after {PATIENCE:?}:\n{}", output.join().unwrap());
+            panic!("no end after {PATIENCE:?} of {what}:\n{}", output.join().unwrap());
         }
         std::thread::sleep(Duration::from_millis(5));
     };

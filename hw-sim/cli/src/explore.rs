@@ -44,9 +44,10 @@ pub struct ExploreArguments {
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
     /// user-faults, reuse, experts, relays, experts-faults, batches, batches-faults, claims, waits,
-    /// collectives, collectives-faults, clock, groups, groups-faults, graphs, device,
-    /// device-faults, members, members-faults, absences, communicators, communicators-faults,
-    /// connections, connections-faults, lossy, several-faults, words or random
+    /// collectives, collectives-faults, packed, packed-faults, clock, groups, groups-faults,
+    /// graphs, device, device-faults, members, members-faults, absences, communicators,
+    /// communicators-faults, connections, connections-faults, lossy, several-faults, words or
+    /// random
     #[arg(value_name = "SCENARIO", value_parser = named, required_unless_present = "kernel")]
     scenario: Option<Scenario>,
 }

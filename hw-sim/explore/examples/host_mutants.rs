@@ -1,10 +1,11 @@
 //! Prints `HOST-MUTANTS.md`: `cargo run --release -p hwsim-explore --example host_mutants ROWS`
 //! in the root of the repository, whose output becomes `hw-sim/explore/HOST-MUTANTS.md`. `ROWS` is
 //! a file that keeps rows as they come, so that a run which was cut short can go on. It copies the
-//! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, and runs
-//! it with each mutant in force: unit tests of the library, its tests of the same part, scenarios,
-//! and jobs on virtual hardware. What noticed a mutant in the present table is tried first. What
-//! fails must fail once more, and be fine without the mutant: a busy machine kills no mutant.
+//! tracked files to `target/host-mutants`, weakens all sites there, builds that copy once, in
+//! `target/host-mutants-build`, and runs it with each mutant in force: unit tests of the library,
+//! its tests of the same part, scenarios, and jobs on virtual hardware. What noticed a mutant in
+//! the present table is tried first. What fails must fail once more, and be fine without the
+//! mutant: a busy machine kills no mutant.
 //!
 //! The virtual hardware must have been built: `cargo build --release --workspace --bins`.
 
@@ -161,17 +162,20 @@ const JOBS: [Job; 5] = [
 
 const GAP: &str = "gap: nobody notices";
 
+/// What stands above the rows, with DATE and COMMIT for those of the run.
 const HEAD: &str = "\
 # Mutants of the host's code
 
 Each row is one ordering, lap bit, credit, flag or check of the library's host code, weakened. All
-sites are weakened in one copy of the source, and a variable says which
-one is in force. The last column names what goes wrong with it: a unit test of the library, a test
-of it (the file is named), a scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce`
-on virtual hardware; or it says why none does: *equivalent* ones change nothing that anybody can
-see; a *gap* is one that somebody should notice. Written by `cargo run --release -p hwsim-explore
---example host_mutants`, in one run; a test compares sites and reasons with the code, and does not
-build the mutants anew.
+sites are weakened in one copy of the source, and a variable says which mutant is in force. The last
+column names what fails with it: a unit test of the library, an integration test (with its file), a
+scenario of `hwsim explore` and a seed, or `ringdove perf all-reduce` on virtual hardware. Or it
+says why nothing does: *equivalent* mutants change nothing that anybody can see; a *gap* is one that
+something should notice.
+
+All rows are of one run of one commit, COMMIT, which ended on DATE: `cargo run --release -p
+hwsim-explore --example host_mutants ROWS`. What failed was run twice with the mutant, and once
+without it. A test compares sites and reasons with the code; it does not run the mutants again.
 
 | file | what | who notices |
 |---|---|---|";
@@ -290,10 +294,14 @@ fn print_table(rows: &Path, part: &str) -> Result<(), String> {
         }
         let seen = built.notices(number, site)?;
         let verdict = seen.unwrap_or_else(|| site.reason.unwrap_or(GAP).to_owned());
+        eprintln!("mutant {number} of {}: {verdict}", sites.len());
         kept.push_str(&format!("{start}{verdict} |\n"));
         std::fs::write(rows, &kept).map_err(|error| error.to_string())?;
     }
-    println!("{HEAD}");
+    let date = Command::new("date").args(["-u", "+%F"]).output().map_err(|it| it.to_string())?;
+    let date = String::from_utf8_lossy(&date.stdout).trim().to_owned();
+    let commit = first.trim_start_matches("commit ");
+    println!("{}", HEAD.replace("DATE", &date).replace("COMMIT", &format!("`{commit}`")));
     let row = |site| kept.lines().find(|row| row.starts_with(&row_start(site)));
     sites.iter().filter_map(row).for_each(|row| println!("{row}"));
     Ok(())
@@ -315,9 +323,12 @@ impl Built {
         let tree = PathBuf::from("target/host-mutants");
         let target = std::path::absolute("target").map_err(|error| error.to_string())?;
         copy_tree(&tree, sites)?;
+        // A build folder of its own: packages of the copy have the names of those of the tree, and
+        // cargo would take the ones for the others.
+        let of_copy = target.join("host-mutants-build");
         let build = |arguments: &[&str]| {
             let mut command = Command::new("cargo");
-            command.current_dir(&tree).env("CARGO_TARGET_DIR", &target).args(arguments);
+            command.current_dir(&tree).env("CARGO_TARGET_DIR", &of_copy).args(arguments);
             let output = command.stderr(Stdio::inherit()).output().map_err(|it| it.to_string())?;
             match output.status.success() {
                 true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

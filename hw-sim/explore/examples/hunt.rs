@@ -1,10 +1,14 @@
 //! Looks for seeds that notice mutants: `cargo run --release -p hwsim-explore --example hunt PART
 //! VERDICT SCENARIO FIRST SEEDS [SITE...]` tries seeds of a scenario on mutants of a part of
-//! `MUTANTS.md` whose verdict there begins like this: on all, or on those of these sites. Prints a
-//! row for each.
+//! `MUTANTS.md` whose verdict there begins like this: on all, or on those of these sites. A seed
+//! runs once with all that are open together, and with each alone where that fails. Prints a row
+//! for each, and on standard error what it has found so far.
 
-use hwsim_explore::mutant::{Subject, mutants, written_before};
+use hwsim_explore::mutant::{Mutant, Subject, mutants, together, written_before};
 use hwsim_explore::{Kernels, Options, Scenario, scenario};
+
+/// Seeds between two lines about what was found.
+const REPORT_SEEDS: u64 = 200;
 
 fn main() -> Result<(), String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,22 +19,38 @@ fn main() -> Result<(), String> {
     let scenario = Scenario::named(name).ok_or("no such scenario")?;
     let number = |text: &String| text.parse::<u64>().map_err(|error| error.to_string());
     let (first, seeds) = (number(first)?, number(seeds)?);
-    for mutant in mutants(part.text()) {
-        let is_asked = written_before(part, &mutant).unwrap_or("").starts_with(verdict.as_str())
-            && (sites.is_empty() || sites.contains(&mutant.site));
-        if !is_asked {
+    let is_asked = |mutant: &Mutant| {
+        written_before(part, mutant).unwrap_or("").starts_with(verdict.as_str())
+            && (sites.is_empty() || sites.contains(&mutant.site))
+    };
+    let mut open: Vec<_> = mutants(part.text()).into_iter().filter(is_asked).collect();
+    let failure = |text: &str, seed| {
+        let kernels = Kernels::load(text)?;
+        Ok::<_, String>(scenario::run(&kernels, &Options::draw(scenario, seed)).err())
+    };
+    let mut kernels = Kernels::load(&together(part, &open))?;
+    for seed in first..first + seeds {
+        if (seed - first).is_multiple_of(REPORT_SEEDS) {
+            eprintln!("{name} {seed}: {} are open", open.len());
+        }
+        if open.is_empty() || scenario::run(&kernels, &Options::draw(scenario, seed)).is_ok() {
             continue;
         }
-        let kernels = Kernels::load(mutant.text())?;
-        let found = (first..first + seeds).find_map(|seed| {
-            let failure = scenario::run(&kernels, &Options::draw(scenario, seed)).err()?;
-            Some((seed, failure.reason))
-        });
-        let found = match found {
-            Some((seed, reason)) => format!("{name} {seed} | {reason}"),
-            None => format!("nothing in {seeds} seeds of {name} |"),
-        };
-        println!("| {} | {} | {found}", mutant.site, mutant.change);
+        let mut left = Vec::new();
+        for mutant in open {
+            match failure(mutant.text(), seed)? {
+                None => left.push(mutant),
+                Some(failure) => println!(
+                    "| {} | {} | {name} {seed} | {}",
+                    mutant.site, mutant.change, failure.reason
+                ),
+            }
+        }
+        open = left;
+        kernels = Kernels::load(&together(part, &open))?;
+    }
+    for mutant in open {
+        println!("| {} | {} | nothing in {seeds} seeds of {name} |", mutant.site, mutant.change);
     }
     Ok(())
 }

@@ -98,6 +98,8 @@ pub struct Mutant {
     known: Option<&'static str>,
     /// Its place in a function that is inlined often.
     place: Option<Place>,
+    /// The line with the change.
+    changed: String,
     text: String,
 }
 
@@ -176,10 +178,19 @@ pub fn mutants(original: &str) -> Vec<Mutant> {
             let known = stray.get(&number).copied();
             let place = places.get(&number).copied();
             let text = module.with_line(number, &changed);
-            found.push(Mutant { line: number + 1, site, change, shape, known, place, text });
+            let line = number + 1;
+            found.push(Mutant { line, site, change, shape, known, place, changed, text });
         }
     }
     found
+}
+
+/// A subject's text with all of these mutants at once. Of two that change one line the later one
+/// counts. What a seed notices of it is one of them at least, or several together.
+pub fn together(subject: Subject, mutants: &[Mutant]) -> String {
+    let changed: BTreeMap<_, _> = mutants.iter().map(|it| (it.line, &*it.changed)).collect();
+    let lines = (1..).zip(subject.text().lines());
+    lines.map(|(number, line)| format!("{}\n", changed.get(&number).unwrap_or(&line))).collect()
 }
 
 /// The parts of a module: where each entry and function is.

@@ -60,7 +60,10 @@ fn of_file(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Option<A
     if request.collective.reduces() && process.geometry.reproducible {
         return Ok(None);
     }
-    let Some((path, verified)) = files.find(request, &limits) else { return Ok(None) };
+    let lanes = process.limits_of_trees();
+    let is_stored = |from, to| process.stores_reach(from, to);
+    let found = files.find(request, &limits, &lanes, &is_stored);
+    let Some((path, verified)) = found else { return Ok(None) };
     let (bytes, collective) = (request.bytes, request.collective.name());
     if process.is_first(collective, OF_FILE) {
         let file = path.display();

@@ -289,10 +289,8 @@ impl Geometry {
         };
         let granted_bytes = if reach.writes_registered { self.granted_bytes } else { None };
         let stores = limits.stores && reach.all;
-        let symmetric = stores
-            && self.nodes == Nodes::One
-            && reach.writes_registered
-            && store_blocks > 0;
+        let symmetric =
+            stores && self.nodes == Nodes::One && reach.writes_registered && store_blocks > 0;
         Limits { stores, store_blocks, nvlink, symmetric, granted_bytes, ..limits }
     }
 

@@ -105,25 +105,49 @@ impl PlanFiles {
         self.plans.iter().map(of).max().unwrap_or(0).min(SCRATCH_BYTES_MAX)
     }
 
-    /// The first plan for `request` that fits a machine with `limits`, with its file.
+    /// The most blocks of a rank, by plans of this library's form that have what they use.
+    pub fn blocks_max(&self, lanes: &Limits, is_stored: &dyn Fn(u32, u32) -> bool) -> u32 {
+        let of = |kind: &Kind| match kind {
+            Kind::Own(file, _) if lacks(&file.plan, lanes, is_stored).is_none() => {
+                file.plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0) as u32
+            }
+            // Others are lowered to what selection may use.
+            _ => 0,
+        };
+        self.plans.iter().map(|(_, kind)| of(kind)).max().unwrap_or(0)
+    }
+
+    /// The first plan for `request` that fits a machine, with its file: one of this library's form
+    /// uses `lanes`, which are all that there are, by stores where `is_stored` says so; another one
+    /// is lowered within `limits`.
     pub fn find(
         &self,
         request: &CollectiveRequest,
         limits: &Limits,
+        lanes: &Limits,
+        is_stored: &dyn Fn(u32, u32) -> bool,
     ) -> Option<(&Path, Arc<Verified>)> {
         if self.plans.is_empty() {
             return None;
         }
         // Held meanwhile: the other ranks of the process want the same plan.
         let mut found = lock(&self.found);
-        let found = found.get_or_insert(*request, || self.look(request, limits));
+        let found = found.get_or_insert(*request, || {
+            let lacks = |file: &PlanFile| lacks(&file.plan, lanes, is_stored);
+            self.look(request, limits, &lacks)
+        });
         found.as_ref().map(|(place, plan)| (self.plans[*place].0.as_path(), plan.clone()))
     }
 
-    fn look(&self, request: &CollectiveRequest, limits: &Limits) -> Found {
+    fn look(
+        &self,
+        request: &CollectiveRequest,
+        limits: &Limits,
+        lacks: &dyn Fn(&PlanFile) -> Option<String>,
+    ) -> Found {
         for (place, (path, kind)) in self.plans.iter().enumerate() {
             let plan = match kind {
-                Kind::Own(file, plan) if is_for(file, request) => match lacks(&file.plan, limits) {
+                Kind::Own(file, plan) if is_for(file, request) => match lacks(file) {
                     None => Ok(plan.clone()),
                     Some(reason) => Err(reason),
                 },

@@ -251,11 +251,7 @@ impl ProcessState {
             Collective::Broadcast { root } | Collective::Reduce { root } => Some(root),
             _ => return None,
         };
-        let is_reached = |one: u32, other: u32| {
-            let pairs = self.host_pairs.get();
-            pairs.is_none_or(|pairs| pairs.obstacle(Rank(one), Rank(other)).is_none())
-        };
-        self.forests.get(geometry, root, is_reached)
+        self.forests.get(geometry, root, |from, to| self.is_reached(from, to))
     }
 
     /// Which of the plans for a request is taken, of which the first is that of the table of
@@ -283,7 +279,7 @@ impl ProcessState {
         }
     }
 
-    /// What a plan along packed trees may use.
+    /// What plans along packed trees, and those of files, may use: all lanes of stores.
     pub fn limits_of_trees(&self) -> Limits {
         let limits = self.limits(self.geometry.slot_bytes);
         Limits { store_blocks: self.geometry.store_blocks, ..limits }
@@ -333,12 +329,27 @@ impl ProcessState {
     }
 
     /// The most blocks of a launch of ranks that share a GPU, which take packed trees only where a
-    /// setting says so.
+    /// setting says so, and plans of files where those fit.
     pub fn blocks_max(&self) -> u32 {
         let trees = self.geometry.algorithm == Algorithms::Trees && self.geometry.may_take_trees();
         let of_trees = if trees { self.geometry.store_blocks } else { 0 };
         let limits = self.limits(self.geometry.slot_bytes);
-        self.geometry.blocks.max(limits.store_blocks_max()).max(of_trees)
+        let lanes = self.limits_of_trees();
+        let is_stored = |from, to| self.stores_reach(from, to);
+        let of_files = self.plan_files().map_or(0, |it| it.blocks_max(&lanes, &is_stored));
+        self.geometry.blocks.max(limits.store_blocks_max()).max(of_trees).max(of_files)
+    }
+
+    /// Do stores of a rank's kernels reach another rank's windows, on one node? All ranks say the
+    /// same.
+    pub fn stores_reach(&self, from: u32, to: u32) -> bool {
+        self.geometry.stores && self.geometry.nodes == Nodes::One && self.is_reached(from, to)
+    }
+
+    /// Do two ranks of a node reach each other's GPU memory?
+    fn is_reached(&self, one: u32, other: u32) -> bool {
+        let pairs = self.host_pairs.get();
+        pairs.is_none_or(|pairs| pairs.obstacle(Rank(one), Rank(other)).is_none())
     }
 
     /// Do all ranks of each node reach each other's GPU memory?

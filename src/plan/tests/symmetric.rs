@@ -77,8 +77,9 @@ fn what_cannot_go_this_way_goes_another() {
     // A plan of a file may want what a communicator lacks.
     let (_, choice) = symmetric(3, 613, false, ReduceOp::Sum);
     let plan = build(&choice);
-    assert_eq!(lacks(&plan, &all), None);
-    let missing = lacks(&plan, &Limits { symmetric: false, ..all }).expect("no way to the peers");
+    assert_eq!(lacks(&plan, &all, &|_, _| true), None);
+    let missing = lacks(&plan, &Limits { symmetric: false, ..all }, &|_, _| true)
+        .expect("no way to the peers");
     assert!(missing.contains("registered buffers of other ranks"), "{missing}");
 }
 

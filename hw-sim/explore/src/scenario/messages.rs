@@ -409,7 +409,8 @@ impl<'a> Run<'a> {
                 && transfers.iter().any(|other| {
                     let is_here = other.to == it.to
                         && (other.destination..other.destination + other.bytes).contains(&here);
-                    let place = other.source + here.wrapping_sub(other.destination);
+                    // Wraps where the byte is not here.
+                    let place = other.source.wrapping_add(here.wrapping_sub(other.destination));
                     is_here && found == Self::byte(other.from, of, place)
                 })
         })

@@ -7,6 +7,7 @@ mod experts_verdict;
 mod grants;
 mod kernels;
 mod lanes;
+mod mesh;
 mod messages;
 mod options;
 mod plan_shape;
@@ -97,6 +98,11 @@ pub enum Scenario {
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
     CollectivesFaults,
+    /// Collectives along trees that are packed into the links of a machine that is drawn, three to
+    /// five ranks, most of them with other links than the others.
+    Packed,
+    /// The same, and a GPU or an engine stops, or a host aborts.
+    PackedFaults,
     /// Clocks of GPUs leap, forward and back, while threads wait; perhaps a rank is killed too.
     Clock,
     /// Groups of sends and receives, two to five ranks, which come late.
@@ -139,7 +145,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 39] = [
+    pub const ALL: [(&'static str, Self); 41] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -162,6 +168,8 @@ impl Scenario {
         ("waits", Self::Waits),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
+        ("packed", Self::Packed),
+        ("packed-faults", Self::PackedFaults),
         ("clock", Self::Clock),
         ("groups", Self::Groups),
         ("groups-faults", Self::GroupsFaults),
@@ -181,7 +189,8 @@ impl Scenario {
         ("random", Self::Random),
     ];
 
-    /// Those that `Random` draws from: all but `Many`, whose runs are long.
+    /// Those that `Random` draws from: all but `Many`, whose runs are long, and those of packed
+    /// trees, which joined later: seeds of `Random` are what they were.
     pub const DRAWN: [Self; 37] = [
         Self::Ring,
         Self::Stores,
@@ -247,7 +256,9 @@ impl Scenario {
             | Self::BatchesFaults
             | Self::Claims
             | Self::Waits => Some(Traffic::Experts),
-            Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
+            Self::Collectives | Self::CollectivesFaults | Self::Packed | Self::PackedFaults => {
+                Some(Traffic::Collectives)
+            }
             Self::Groups | Self::GroupsFaults | Self::Graphs => Some(Traffic::Groups),
             Self::Words => Some(Traffic::Words),
             Self::Members

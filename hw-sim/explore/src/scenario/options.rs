@@ -222,7 +222,10 @@ impl Options {
             options.bring_tokens(&mut random);
         }
         if traffic == Traffic::Collectives {
-            options.collective = PlanShape::draw(&mut random);
+            options.collective = match scenario {
+                Scenario::Packed | Scenario::PackedFaults => PlanShape::draw_packed(&mut random),
+                _ => PlanShape::draw(&mut random),
+            };
             options.bytes = 4 * random.u32(1..=64);
             options.threads = [32, 64][random.usize(..2)];
             options.blocks = random.u32(1..=2);
@@ -296,7 +299,7 @@ impl Options {
                 options.bring_waits(&mut random);
                 scenario
             }
-            Scenario::CollectivesFaults => {
+            Scenario::CollectivesFaults | Scenario::PackedFaults => {
                 options.lose_rank(options.collective.ranks, &mut random);
                 // Each of many lanes may have to wait so long, one after the other.
                 if options.timeout_ns != NEVER_NS {

@@ -6,7 +6,9 @@ use ringdove::plan::{
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::ll_bytes;
 use std::fmt;
+use std::sync::Arc;
 
+use super::mesh;
 use crate::engine::Manner;
 
 /// Which plan.
@@ -32,6 +34,8 @@ pub struct Shape {
     pub in_place: bool,
     /// How engines work.
     pub manner: Manner,
+    /// Of plans along packed trees: the seed of the machine whose links they fill.
+    pub mesh: u64,
 }
 
 impl Default for Shape {
@@ -47,6 +51,7 @@ impl Default for Shape {
             by_stores: false,
             in_place: false,
             manner: Manner::default(),
+            mesh: 0,
         }
     }
 }
@@ -68,6 +73,9 @@ impl fmt::Display for Shape {
             algorithm.name(),
             self.slots
         )?;
+        if *algorithm == Algorithm::Packed {
+            write!(f, ", trees of machine {}", self.mesh)?;
+        }
         for (is, what) in [(self.in_place, "in place"), (splits, "piece by piece")] {
             if is {
                 write!(f, ", {what}")?;
@@ -144,6 +152,15 @@ const WAYS: [(Collective, &[Algorithm]); 9] = [
     (Collective::Gather { root: 0 }, &[Algorithm::AllPairs, Algorithm::Star, Algorithm::Tree]),
     (Collective::Scatter { root: 0 }, &[Algorithm::AllPairs, Algorithm::Star, Algorithm::Tree]),
     (Collective::Barrier, &[Algorithm::AllPairs, Algorithm::Dissemination]),
+];
+
+/// Collectives that packed trees carry.
+const OF_TREES: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast { root: 0 },
+    Collective::Reduce { root: 0 },
 ];
 
 /// The same collective with this root, if it has one.
@@ -233,6 +250,26 @@ impl Shape {
             by_stores,
             in_place: may_be_in_place && random.u32(0..4) == 0,
             manner,
+            mesh: 0,
+        }
+    }
+
+    /// Draws one along packed trees, and the machine.
+    pub fn draw_packed(random: &mut fastrand::Rng) -> Self {
+        let ranks = random.u32(3..=5);
+        let collective = OF_TREES[random.usize(..OF_TREES.len())];
+        Self {
+            collective: rooted(collective, random.u32(..ranks)),
+            algorithm: Algorithm::Packed,
+            ranks,
+            node_ranks: ranks,
+            slices: random.u32(1..=4),
+            slice_bytes: 16 * random.u32(1..=3),
+            slots: 2,
+            by_stores: true,
+            in_place: random.u32(0..4) == 0,
+            manner: Manner::draw(random, false),
+            mesh: random.u64(..),
         }
     }
 
@@ -298,10 +335,17 @@ impl Shape {
             _ => self.slice_bytes,
         };
         let count = if self.algorithm == Algorithm::AllPairs { 2 } else { self.slots };
+        let forest = (self.algorithm == Algorithm::Packed)
+            .then(|| mesh::forest(self.mesh, self.ranks, self.collective.root()))
+            .transpose()?;
+        let blocks = match &forest {
+            Some(forest) => forest.trees().len() as u32,
+            None => self.blocks(blocks),
+        };
         let mut choice = Choice {
             request,
             algorithm: self.algorithm,
-            blocks: self.blocks(blocks),
+            blocks,
             slices: self.slices,
             slice_bytes: 16,
             rounds: 0,
@@ -311,7 +355,7 @@ impl Shape {
             ranks_per_node: self.node_ranks,
             group_ranks: self.ranks,
             order: None,
-            forest: None,
+            forest: forest.map(Arc::new),
         };
         choice.set_slice_bytes(if is_whole { slot_bytes } else { self.slice_bytes });
         verify(build(&choice), &request.promise())

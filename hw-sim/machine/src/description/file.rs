@@ -133,6 +133,11 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 
 /// Reads the text; resolves nothing yet.
 pub(super) fn parse(source: &str, origin: &str) -> Result<MachineFile, DescriptionError> {
+    if source.trim_start().starts_with('<') {
+        let reason = "expected TOML, found XML; topology files of NCCL's describe machines to \
+                      `ringdove plan --machine` and `ringdove topo --xml`";
+        return Err(invalid(source, origin, 0..0, reason.to_owned()));
+    }
     toml::from_str(source).map_err(|error: toml::de::Error| {
         let span = error.span().unwrap_or(0..0);
         // The reader's message can have a second line of advice; one line is our form.

@@ -24,7 +24,9 @@ use std::sync::Arc;
 /// On which machine.
 #[derive(Args, Debug)]
 pub(super) struct Where {
-    /// The machine whose candidates are compared: a topology file of NCCL's, or `here`, this node
+    /// The machine whose candidates are compared: a topology file of NCCL's (NCCL_TOPO_DUMP_FILE,
+    /// or `ringdove topo --export`), or `here`, this node. A built-in machine of virtual hardware
+    /// is `here` under `hwsim run --machine NAME --`
     #[arg(long, value_name = "FILE")]
     machine: Option<String>,
     /// The constants of the cost model: a built-in profile, or a file [default: by the GPU]
@@ -43,6 +45,18 @@ pub(super) struct Where {
     /// Draws the messages of the plan over modelled time into an SVG file
     #[arg(long, value_name = "FILE", requires = "machine")]
     svg: Option<PathBuf>,
+}
+
+/// Built-in machines of virtual hardware, as `hwsim machines` lists them.
+const VIRTUAL: &str = "one-gpu, pcie4, dgx1v, dgx-a100, dgx-h100, quad-pc and ark";
+
+/// What `--machine` takes, for who gave the name or the file of a virtual machine.
+fn hint(given: &str) -> String {
+    format!(
+        "\n  --machine takes a topology file of NCCL's, or `here`, this node. Virtual machines \
+         ({VIRTUAL}, or a machine file) are `here` under \
+         `hwsim run --machine {given} -- ringdove plan`"
+    )
 }
 
 /// Rows of a drawing, at most: more would not be read.
@@ -87,8 +101,10 @@ impl Where {
             None | Some("here") => Machine::discover(),
             Some(file) => {
                 let text = std::fs::read_to_string(file)
-                    .map_err(|error| format!("cannot read {file}: {error}"))?;
-                Machine::from_nccl(&text).map_err(|error| format!("{file}: {error}"))
+                    .map_err(|error| format!("cannot read {file}: {error}{}", hint(file)))?;
+                let is_xml = text.trim_start().starts_with('<');
+                let hint = if is_xml { String::new() } else { hint(file) };
+                Machine::from_nccl(&text).map_err(|error| format!("{file}: {error}{hint}"))
             }
         }
     }

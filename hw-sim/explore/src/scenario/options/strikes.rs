@@ -158,6 +158,16 @@ impl Options {
             self.ring_log2 = 0;
         }
         self.limit_if_it_goes_on(random);
+        if self.shape.node_ranks < 2 && random.u32(0..3) == 0 {
+            // One kernel rings for several peers, and waits for room by itself.
+            let first = self.shape.ranks;
+            (self.shape.ranks, self.shape.node_ranks) = (random.u32(3..=4), 1);
+            for other in first..self.shape.ranks {
+                self.faults.push(Fault::GpuStops { rank: other, turn: last });
+            }
+            self.faults.push(Fault::EngineStops { rank, turn: random.u64(0..=last) });
+            self.ring_log2 = random.u32(0..=1);
+        }
     }
 
     /// A device engine fails, or as above.
