@@ -9,10 +9,12 @@
 //! them. One that lives within a piece takes, from its first instruction to its last, the lowest
 //! place that is free there, so that the same few rows are used again and again.
 
+use foldhash::{HashMap, HashMapExt};
+
 use super::function::{Class, Record};
 use super::pieces::Pieces;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Where each register of a function went, counted from the function's own start.
@@ -97,15 +99,25 @@ fn flow(pieces: &mut [Piece], words: usize) {
     }
 }
 
-/// The registers that matter in a piece: alive around it, or touched in it.
-fn in_piece<'a>(piece: &'a Piece, records: &'a [Record]) -> impl Iterator<Item = u32> + 'a {
-    let around = piece.alive_in.iter().zip(&piece.alive_out).enumerate();
-    let around = around.flat_map(|(word, (before, behind))| {
-        let bits = before | behind;
-        (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u32 * 64 + bit)
-    });
-    let touched = &records[piece.start..piece.end];
-    around.chain(touched.iter().flat_map(|record| record.uses.iter().chain(&record.defs).copied()))
+/// The members of a set, in order.
+fn members(bits: impl Iterator<Item = u64>) -> impl Iterator<Item = u32> {
+    (0..).step_by(64).zip(bits).flat_map(|(first, mut left)| {
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(first + bit)
+        })
+    })
+}
+
+/// The registers that are alive around a piece.
+fn around(piece: &Piece) -> impl Iterator<Item = u32> {
+    members(piece.alive_in.iter().zip(&piece.alive_out).map(|(before, behind)| before | behind))
+}
+
+/// The registers that an instruction touches.
+fn touched(record: &Record) -> impl Iterator<Item = u32> {
+    record.uses.iter().chain(&record.defs).copied()
 }
 
 /// Where a register lives.
@@ -119,15 +131,17 @@ enum Home {
     Across,
 }
 
-fn homes(pieces: &[Piece], records: &[Record], registers: usize) -> Vec<Home> {
+fn homes(pieces: &[Piece], records: &[Record], registers: usize, kept: &[u32]) -> Vec<Home> {
     let mut homes = vec![Home::Unseen; registers];
+    for register in kept.iter().copied().chain(pieces.iter().flat_map(around)) {
+        homes[register as usize] = Home::Across;
+    }
     for (number, piece) in (0..).zip(pieces) {
-        for register in in_piece(piece, records) {
-            let is_around = get(&piece.alive_in, register) || get(&piece.alive_out, register);
+        for register in records[piece.start..piece.end].iter().flat_map(touched) {
             let home = &mut homes[register as usize];
             *home = match *home {
-                Home::Unseen if !is_around => Home::Piece(number),
-                Home::Piece(same) if same == number && !is_around => continue,
+                Home::Unseen => Home::Piece(number),
+                Home::Piece(same) if same == number => continue,
                 _ => Home::Across,
             };
         }
@@ -135,31 +149,10 @@ fn homes(pieces: &[Piece], records: &[Record], registers: usize) -> Vec<Home> {
     homes
 }
 
-/// The places of one class.
-struct Places {
-    /// Words of a set of pieces.
-    words: usize,
-    /// Of each place its number, and the pieces in which a register has it to itself.
-    known: Vec<(u32, Vec<u64>)>,
-}
-
-impl Places {
-    fn add(&mut self, place: u32) {
-        self.known.push((place, vec![0; self.words]));
-    }
-
-    /// The lowest place that is free in all of these pieces.
-    fn take(&mut self, pieces: &[u64], fresh: impl FnOnce() -> u32) -> u32 {
-        let is_free = |taken: &[u64]| taken.iter().zip(pieces).all(|(a, b)| a & b == 0);
-        let found = self.known.iter().position(|(_, taken)| is_free(taken));
-        let found = found.unwrap_or_else(|| {
-            self.add(fresh());
-            self.known.len() - 1
-        });
-        let (place, taken) = &mut self.known[found];
-        taken.iter_mut().zip(pieces).for_each(|(taken, pieces)| *taken |= pieces);
-        *place
-    }
+/// A place, and the pieces in which a register has it to itself.
+struct Place {
+    number: u32,
+    taken: Vec<u64>,
 }
 
 /// What one piece has given out of a class.
@@ -174,14 +167,9 @@ struct Lent {
 }
 
 impl Lent {
-    /// The lowest place that is free in the piece from one instruction to another.
-    fn take(
-        &mut self,
-        places: &mut Places,
-        piece: u32,
-        (start, end): (usize, usize),
-        fresh: impl FnOnce() -> u32,
-    ) -> u32 {
+    /// The lowest place that is free in the piece from one instruction to another; a fresh one
+    /// where that is behind all that there are.
+    fn take(&mut self, places: &[Place], piece: u32, start: usize, end: usize) -> usize {
         // An instruction's destinations count together with its sources: no instruction has to
         // care about the order in which it uses them.
         while let Some(&Reverse((last, place))) = self.busy.peek()
@@ -192,99 +180,116 @@ impl Lent {
         }
         let found = self.free.pop().map_or_else(
             || {
-                let is_free = |(_, taken): &(u32, Vec<u64>)| !get(taken, piece);
-                let skipped = places.known[self.next..].iter().position(is_free);
-                let found = skipped.map_or(places.known.len(), |skipped| self.next + skipped);
-                self.next = found + 1;
-                if found == places.known.len() {
-                    places.add(fresh());
-                }
-                found
+                let is_free = |place: &Place| !get(&place.taken, piece);
+                let unseen = &places[self.next..];
+                self.next += unseen.iter().position(is_free).unwrap_or(unseen.len()) + 1;
+                self.next - 1
             },
             |Reverse(place)| place,
         );
         self.busy.push(Reverse((end, found)));
-        places.known[found].0
+        found
     }
+}
+
+/// Gives out the places of one function.
+struct Allocator<'a> {
+    records: &'a [Record],
+    classes: &'a [Class],
+    pieces: Vec<Piece>,
+    homes: Vec<Home>,
+    /// By class.
+    places: [Vec<Place>; 4],
+    allocation: Allocation,
 }
 
 /// Allocates the registers of one function. What is in those of `kept` stays there to the end.
 pub fn allocate(records: &[Record], classes: &[Class], kept: &[u32]) -> Allocation {
-    let mut allocation = Allocation { places: vec![0; classes.len()], ..Allocation::default() };
+    let allocation = Allocation { places: vec![0; classes.len()], ..Allocation::default() };
     if records.is_empty() {
         return allocation;
     }
     let words = classes.len().div_ceil(64);
     let mut pieces = pieces(records, words);
     flow(&mut pieces, words);
-    let mut homes = homes(&pieces, records, classes.len());
-    kept.iter().for_each(|&register| homes[register as usize] = Home::Across);
-    let set_words = pieces.len().div_ceil(64);
-    let mut places = [(); 4].map(|()| Places { words: set_words, known: Vec::new() });
-    across(&mut allocation, &mut places, (&pieces, records), (&homes, classes), kept);
-    for (number, piece) in (0..).zip(&pieces) {
-        within(&mut allocation, &mut places, (number, piece, records), (&homes, classes));
+    let homes = homes(&pieces, records, classes.len(), kept);
+    let places = Default::default();
+    let mut allocator = Allocator { records, classes, pieces, homes, places, allocation };
+    allocator.across(kept);
+    for number in 0..allocator.pieces.len() as u32 {
+        allocator.within(number);
     }
-    allocation
+    allocator.allocation
 }
 
-/// Gives places to the registers that live in several pieces, those that begin first first.
-fn across(
-    allocation: &mut Allocation,
-    places: &mut [Places; 4],
-    (pieces, records): (&[Piece], &[Record]),
-    (homes, classes): (&[Home], &[Class]),
-    kept: &[u32],
-) {
-    let words = pieces.len().div_ceil(64);
-    let mut order: Vec<u32> = Vec::new();
-    let mut lives: HashMap<u32, Vec<u64>> = HashMap::new();
-    for &register in kept {
-        // Everywhere: what the next block finds there, nothing else may write.
-        if lives.insert(register, vec![u64::MAX; words]).is_none() {
-            order.push(register);
-        }
+impl Allocator<'_> {
+    /// An empty set of pieces.
+    fn no_pieces(&self) -> Vec<u64> {
+        vec![0; self.pieces.len().div_ceil(64)]
     }
-    for (number, piece) in (0..).zip(pieces) {
-        for register in in_piece(piece, records) {
-            if homes[register as usize] == Home::Across {
+
+    /// Gives a register the place with this index in its class, a fresh one behind all others.
+    fn give(&mut self, register: u32, index: usize) {
+        let class = self.classes[register as usize];
+        if index == self.places[class as usize].len() {
+            let (number, taken) = (fresh(&mut self.allocation, class), self.no_pieces());
+            self.places[class as usize].push(Place { number, taken });
+        }
+        self.allocation.places[register as usize] = self.places[class as usize][index].number;
+    }
+
+    /// Gives places to the registers that live in several pieces, those that begin first first:
+    /// each the lowest one that is free in all of these pieces.
+    fn across(&mut self, kept: &[u32]) {
+        let mut order: Vec<u32> = Vec::new();
+        let mut lives: HashMap<u32, Vec<u64>> = HashMap::new();
+        for &register in kept {
+            // Everywhere: what the next block finds there, nothing else may write.
+            let everywhere = self.no_pieces().iter().map(|_| u64::MAX).collect();
+            if lives.insert(register, everywhere).is_none() {
+                order.push(register);
+            }
+        }
+        for (number, piece) in (0..).zip(&self.pieces) {
+            let touched = self.records[piece.start..piece.end].iter().flat_map(touched);
+            let is_across = |register: &u32| self.homes[*register as usize] == Home::Across;
+            for register in around(piece).chain(touched.filter(is_across)) {
                 let life = lives.entry(register).or_insert_with(|| {
                     order.push(register);
-                    vec![0; words]
+                    self.no_pieces()
                 });
                 set(life, number);
             }
         }
+        for register in order {
+            let (class, life) = (self.classes[register as usize] as usize, &lives[&register]);
+            let is_free = |place: &Place| place.taken.iter().zip(life).all(|(a, b)| a & b == 0);
+            let found = self.places[class].iter().position(is_free);
+            let index = found.unwrap_or(self.places[class].len());
+            self.give(register, index);
+            let taken = self.places[class][index].taken.iter_mut();
+            taken.zip(life).for_each(|(taken, pieces)| *taken |= pieces);
+        }
     }
-    for register in order {
-        let class = classes[register as usize];
-        let place = places[class as usize].take(&lives[&register], || fresh(allocation, class));
-        allocation.places[register as usize] = place;
-    }
-}
 
-/// Gives places to the registers that live within a piece.
-fn within(
-    allocation: &mut Allocation,
-    places: &mut [Places; 4],
-    (number, piece, records): (u32, &Piece, &[Record]),
-    (homes, classes): (&[Home], &[Class]),
-) {
-    let mut last: HashMap<u32, usize> = HashMap::new();
-    let touched = |index: usize| records[index].uses.iter().chain(&records[index].defs).copied();
-    let is_here = |register: &u32| homes[*register as usize] == Home::Piece(number);
-    for index in piece.start..piece.end {
-        touched(index).filter(is_here).for_each(|register| _ = last.insert(register, index));
-    }
-    let mut lent: [Lent; 4] = Default::default();
-    for index in piece.start..piece.end {
-        for register in touched(index) {
-            // Only where it comes first.
-            if let Some(end) = last.remove(&register) {
-                let class = classes[register as usize];
-                let (lent, places) = (&mut lent[class as usize], &mut places[class as usize]);
-                let place = lent.take(places, number, (index, end), || fresh(allocation, class));
-                allocation.places[register as usize] = place;
+    /// Gives places to the registers that live within a piece.
+    fn within(&mut self, number: u32) {
+        let Piece { start, end, .. } = self.pieces[number as usize];
+        let records = self.records;
+        let mut last: HashMap<u32, usize> = HashMap::new();
+        for (index, record) in (start..).zip(&records[start..end]) {
+            let is_here = |register: &u32| self.homes[*register as usize] == Home::Piece(number);
+            last.extend(touched(record).filter(is_here).map(|register| (register, index)));
+        }
+        let mut lent: [Lent; 4] = Default::default();
+        for (index, record) in (start..).zip(&records[start..end]) {
+            for register in touched(record) {
+                // Only where it comes first.
+                if let Some(end) = last.remove(&register) {
+                    let class = self.classes[register as usize] as usize;
+                    let found = lent[class].take(&self.places[class], number, index, end);
+                    self.give(register, found);
+                }
             }
         }
     }

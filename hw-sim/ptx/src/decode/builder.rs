@@ -13,7 +13,7 @@ use super::{fuse, order, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
 use crate::exec::matrix::element::Places;
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
-use crate::exec::registers::{CONSTANT, RegisterSpan, Row, predicate};
+use crate::exec::registers::{CONSTANT, LANES, RegisterSpan, Row, predicate};
 
 /// Local memory kept for recursion, in bytes for each thread.
 const RECURSION_BYTES: u32 = 32 * 1024;
@@ -92,7 +92,7 @@ fn names_in<'a>(initializer: &'a ast::Initializer, f: &mut impl FnMut(&'a str)) 
 pub struct DecodeState<'m> {
     index: &'m Index<'m>,
     constants: HashMap<(Constant, u8), u32>,
-    constant_list: Vec<(u32, u8, Constant)>,
+    constant_list: Vec<(u8, Constant)>,
     constant_rows: u32,
     shared_places: HashMap<(String, u32), u64>,
     shared_cursor: LayoutCursor,
@@ -143,11 +143,10 @@ impl<'m> DecodeState<'m> {
         if let Some(&slot) = self.constants.get(&(value.clone(), bytes)) {
             return slot;
         }
-        let row = self.constant_rows;
+        let slot = CONSTANT + self.constant_rows;
         self.constant_rows += if bytes == 8 { 2 } else { 1 };
-        let slot = CONSTANT + row;
         self.constants.insert((value.clone(), bytes), slot);
-        self.constant_list.push((row, bytes, value));
+        self.constant_list.push((bytes, value));
         slot
     }
 
@@ -317,7 +316,6 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     program.texts.dedup_by_key(|entry| entry.0);
     program.cargo = row_base;
     program.rows = row_base as usize + cargo_rows;
-    program.constant_rows = shared.constant_rows;
     program.predicates = predicate_base as usize;
     program.constants = std::mem::take(&mut shared.constant_list);
     match shared.failure.take() {
@@ -471,35 +469,26 @@ pub fn has_symbols(program: &Program) -> bool {
 }
 
 /// Fills in a program's constants.
-pub fn fill_template(
+pub fn fill_constants(
     program: &mut Program,
     address: impl Fn(&str) -> Option<u64>,
 ) -> Result<(), String> {
-    let mut template = vec![Row::ZERO; program.constant_rows as usize];
-    for (slot, bytes, constant) in &program.constants {
+    let mut rows = Vec::new();
+    for (bytes, constant) in &program.constants {
         let value = match constant {
             Constant::Bits(bits) => *bits,
             Constant::Symbol(name, offset) => {
                 address(name).ok_or_else(|| name.clone())?.wrapping_add_signed(*offset)
             }
         };
-        let slot = *slot as usize;
+        let words = [value as u32, (value >> 32) as u32];
         match bytes {
-            2 => {
-                let both = (value & 0xffff) as u32 * 0x1_0001;
-                template[slot].0 = [both; 32];
-            }
-            4 => template[slot].0 = [value as u32; 32],
-            _ => {
-                // 64-bit lanes lie side by side over two rows, low word first.
-                for row in &mut template[slot..slot + 2] {
-                    for (place, word) in row.0.iter_mut().enumerate() {
-                        *word = (value >> (place % 2 * 32)) as u32;
-                    }
-                }
-            }
+            2 => rows.push(Row([(value & 0xffff) as u32 * 0x1_0001; LANES])),
+            4 => rows.push(Row([words[0]; LANES])),
+            // 64-bit lanes lie side by side over two rows, low word first.
+            _ => rows.extend([Row(std::array::from_fn(|place| words[place % 2])); 2]),
         }
     }
-    program.template = template.into();
+    program.constant_rows = rows.into();
     Ok(())
 }

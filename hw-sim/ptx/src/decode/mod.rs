@@ -183,7 +183,7 @@ impl Module {
             let mut linked = Arc::clone(kernel);
             if builder::has_symbols(&kernel.program) {
                 let program = &mut Arc::make_mut(&mut linked).program;
-                builder::fill_template(program, |name| addresses.get(name).copied())
+                builder::fill_constants(program, |name| addresses.get(name).copied())
                     .map_err(|name| missing(&name))?;
             }
             kernels.insert(kernel.name.clone(), linked);
@@ -224,7 +224,7 @@ fn kernel(
     })?;
     let mut program: Program = built.program;
     if !builder::has_symbols(&program) {
-        builder::fill_template(&mut program, |_| None).expect("no name is asked for");
+        builder::fill_constants(&mut program, |_| None).expect("no name is asked for");
     }
     Ok(Kernel {
         name: function.name.clone(),

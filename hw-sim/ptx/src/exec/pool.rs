@@ -66,7 +66,7 @@ impl Warp {
 
     fn fresh(program: &Program) -> Self {
         Self {
-            registers: Registers::new(program.rows, &program.template, program.predicates),
+            registers: Registers::new(program.rows, &program.constant_rows, program.predicates),
             fragments: Vec::new(),
             live: 0,
             number: 0,

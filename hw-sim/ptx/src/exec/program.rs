@@ -507,16 +507,14 @@ pub struct Program {
     pub seams: Vec<u32>,
     /// Entry of each function of the module that is in here, by the function's number.
     pub entries: Vec<Option<u32>>,
-    /// Constant registers: row of `template`, width in bytes, value.
-    pub constants: Vec<(u32, u8, Constant)>,
+    /// Constant registers, in the order of their rows: width in bytes, value.
+    pub constants: Vec<(u8, Constant)>,
     /// Rows of the constants, for all warps; filled in when linked.
-    pub template: Arc<[Row]>,
+    pub constant_rows: Arc<[Row]>,
     /// Warps to use again.
     pub pool: WarpPool,
     /// Rows of the register file of a warp.
     pub rows: usize,
-    /// Rows that `template` will have.
-    pub constant_rows: u32,
     /// The first cargo row, for [`Sweep`]: behind the registers that the kernel names.
     pub cargo: u32,
     /// Predicates.
