@@ -7,7 +7,7 @@ mod hardware;
 use hardware::engines::{CONNECTIONS, MACHINE, on_device_engines, on_traced_device_engines};
 use hardware::perf::{Ended, assert_right, last_words, on_real_hardware, perf};
 use hardware::{
-    SOON, World, contexts, hwsim, on_machine, run_bounded, settings, sum, tool, wait_for_error,
+    SOON, World, contexts, on_machine, on_virtual, run_bounded, settings, sum, tool, wait_for_error,
 };
 use ringdove::engine::device::{Candidate, Function, Need, claim};
 use ringdove::error::{DescriptorFault, EngineFaultKind};
@@ -348,8 +348,7 @@ fn the_doctor_lists_engines_and_who_gets_which() {
         return;
     }
     let doctor = |machine: &str| {
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
+        let mut command = on_virtual(machine, tool("ringdove"));
         command.args(["doctor"]).env("RINGDOVE_ENGINE", "device");
         run_bounded(command)
     };

@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{is_real, on_virtual, run_bounded, tool};
 use std::process::Command;
 
 /// Runs the example with small sizes. Gives whether it succeeded, what it said, and the report.
@@ -12,8 +12,7 @@ fn report(arguments: &[&str]) -> (bool, String, String) {
     let file = folder.path().join("report.md");
     let mut command = Command::new(&example);
     if !is_real() {
-        command = hwsim();
-        command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(&example);
+        command = on_virtual("pcie4", &example);
         // The ranks share a GPU, as on a machine that has but one.
         command.env("CUDA_VISIBLE_DEVICES", "0");
     }

@@ -12,7 +12,7 @@ mod hardware;
 use case::{Case, check};
 use hardware::every::along_links;
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
-use hardware::{World, hwsim, on_machine_env, run_bounded, settings, tool};
+use hardware::{World, on_machine_env, on_virtual, run_bounded, settings, tool};
 use ringdove::{Algorithms, Collective, DataType, ReduceOp, Settings};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -265,8 +265,7 @@ fn plans_of_files_go_along_trees_in_many_blocks() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trees.json");
-    let mut made = hwsim();
-    made.args(["run", "--quiet", "--machine", "dgx1v", "--"]).arg(tool("ringdove"));
+    let mut made = on_virtual("dgx1v", tool("ringdove"));
     made.args(["plan", "all-reduce", "-b", "1M", "--machine", "here"]);
     made.args(["--algorithm", "packed trees", "--json"]).arg(&path);
     let (status, output) = run_bounded(made);

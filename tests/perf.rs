@@ -2,20 +2,15 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{hwsim, is_real, on_virtual, run_bounded, tool};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
 
 /// `ringdove` with these arguments, on virtual hardware unless the real one is asked for.
 fn ringdove_on(machine: &str, line: &str) -> Command {
     let ringdove = tool("ringdove");
-    let mut command = if is_real() {
-        Command::new(ringdove)
-    } else {
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", machine, "--"]).arg(ringdove);
-        command
-    };
+    let mut command =
+        if is_real() { Command::new(ringdove) } else { on_virtual(machine, ringdove) };
     command.args(line.split_whitespace());
     command
 }

@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_left_out, ringdove, run_bounded, tool};
+use hardware::{is_left_out, on_virtual, ringdove, run_bounded, tool};
 use std::path::Path;
 use std::process::Command;
 
@@ -13,8 +13,7 @@ fn cannot_run() -> bool {
 
 /// The topology file of a virtual machine.
 fn export(machine: &str, file: &Path) {
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
+    let mut command = on_virtual(machine, tool("ringdove"));
     command.args(["topo", "--export"]).arg(file);
     let (status, output) = run_bounded(command);
     assert!(status.success(), "{output}");
@@ -88,8 +87,7 @@ fn communicators_take_what_is_explained() {
         let text = plan(&["all-reduce", "--machine", file.to_str().unwrap(), "-b", bytes]).unwrap();
         let (_, said) = text.split_once("among 4 ranks: ").expect(&text);
         let (name, _) = said.split_once(',').expect(&text);
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(tool("ringdove"));
+        let mut command = on_virtual("pcie4", tool("ringdove"));
         command.args(["perf", "all-reduce", "-g", "4", "-n", "1", "-w", "0", "-c", "0", "-R", "0"]);
         command.args(["-b", bytes, "-e", bytes]);
         command.env("RINGDOVE_LOG", "ringdove=info").env("NO_COLOR", "1");

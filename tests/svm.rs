@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{is_real, on_virtual, run_bounded, tool};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
@@ -11,8 +11,7 @@ fn svm(folder: &Path, arguments: &[&str]) -> (ExitStatus, String) {
     let example = tool("examples/svm");
     let mut command = Command::new(&example);
     if !is_real() {
-        command = hwsim();
-        command.args(["run", "--quiet", "--machine", "dgx1v", "--"]).arg(&example);
+        command = on_virtual("dgx1v", &example);
     }
     command.arg(folder).args(arguments);
     run_bounded(command)

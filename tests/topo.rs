@@ -2,12 +2,12 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_left_out, run_bounded, tool};
+use hardware::{is_left_out, on_virtual, run_bounded, tool};
 
 /// `ringdove topo` on a virtual machine, with these arguments; its text if it succeeds.
 fn topo_on(machine: &str, arguments: &[&str]) -> Result<String, String> {
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove")).arg("topo");
+    let mut command = on_virtual(machine, tool("ringdove"));
+    command.arg("topo");
     command.args(arguments);
     let (status, output) = run_bounded(command);
     if status.success() { Ok(output) } else { Err(output) }
@@ -181,8 +181,7 @@ fn gpus_that_cuda_does_not_show_are_no_part_of_a_job() {
         return;
     }
     let run = |more: &str| {
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", "dgx1v", "--"]).arg(tool("ringdove"));
+        let mut command = on_virtual("dgx1v", tool("ringdove"));
         command.args([
             "perf",
             "all-reduce",
@@ -207,8 +206,7 @@ fn gpus_that_cuda_does_not_show_are_no_part_of_a_job() {
     // More ranks than GPUs share those that are shown, and take no others.
     let (status, output) = run("4");
     assert!(status.success() && output.contains("Out of bounds values : 0 OK"), "{output}");
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", "dgx1v", "--"]).arg(tool("ringdove"));
+    let mut command = on_virtual("dgx1v", tool("ringdove"));
     command.arg("doctor").env("CUDA_VISIBLE_DEVICES", "1,4,6");
     let (_, output) = run_bounded(command);
     assert!(output.contains("3 of 8: CUDA_VISIBLE_DEVICES=1,4,6"), "{output}");

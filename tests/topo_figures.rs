@@ -3,7 +3,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_real, run_bounded, tool};
+use hardware::{is_real, on_virtual, run_bounded, tool};
 use ringdove::topology::machine::Machine;
 use ringdove::topology::packing::{Roots, pack};
 use std::fmt::Write;
@@ -19,8 +19,8 @@ fn folder() -> PathBuf {
 
 /// `ringdove topo` on a virtual machine.
 fn topo_on(machine: &str, arguments: &[&str]) -> String {
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove")).arg("topo");
+    let mut command = on_virtual(machine, tool("ringdove"));
+    command.arg("topo");
     let (status, output) = run_bounded({
         command.args(arguments);
         command

@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{hwsim, is_left_out, is_real, run_bounded, tool};
+use hardware::{is_left_out, is_real, on_virtual, run_bounded, tool};
 use std::process::Command;
 
 /// Runs an example on machines; gives what it has said, for each.
@@ -13,8 +13,7 @@ fn run_example(name: &str, machines: &[&str], drawings: &[&str]) -> Vec<String> 
     let run = |machine: &&str| {
         let mut command = Command::new(&example);
         if !is_real() {
-            command = hwsim();
-            command.args(["run", "--quiet", "--machine", machine, "--"]).arg(&example);
+            command = on_virtual(machine, &example);
         }
         command.arg(folder.path());
         let (status, output) = run_bounded(command);
@@ -66,8 +65,7 @@ fn a_folder_that_cannot_be_is_refused_before_anything_is_trained() {
         {
             let mut command = Command::new(&example);
             if !is_real() {
-                command = hwsim();
-                command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(&example);
+                command = on_virtual("pcie4", &example);
             }
             command.arg(folder);
             let (status, output) = run_bounded(command);

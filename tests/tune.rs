@@ -3,7 +3,7 @@
 mod hardware;
 
 use hardware::perf::{assert_right, perf};
-use hardware::{hwsim, is_left_out, ringdove, run_bounded, tool};
+use hardware::{is_left_out, on_virtual, ringdove, run_bounded, tool};
 use ringdove::cost::Profile;
 use ringdove::cost::profile::CONSTANTS;
 
@@ -25,8 +25,7 @@ fn a_machine_is_measured_into_a_profile_that_loads() {
     ] {
         let path = folder.path().join(format!("{machine}.toml"));
         let file = path.to_str().unwrap();
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
+        let mut command = on_virtual(machine, tool("ringdove"));
         command.args(["tune", file, "--name", "mine"]);
         command.env("RINGDOVE_LOG", "ringdove=info").env("NO_COLOR", "1");
         let (status, output) = run_bounded(command);
@@ -59,8 +58,7 @@ fn a_machine_is_measured_into_a_profile_that_loads() {
         let plans = output.matches("by the plan of a file").count();
         assert_eq!(plans, 18, "a plan of the measurement did not run:\n{output}");
         // The command that explains choices takes the file as it takes built-in profiles.
-        let mut explained = hwsim();
-        explained.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
+        let mut explained = on_virtual(machine, tool("ringdove"));
         explained.args(["plan", "all-reduce", "-b", "1M", "--machine", "here", "--profile", file]);
         let (status, output) = run_bounded(explained);
         assert!(status.success() && output.contains("profile mine"), "{output}");
@@ -75,8 +73,7 @@ fn device_engines_are_measured_where_there_are_any() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ark.toml");
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", "ark", "--"]).arg(tool("ringdove"));
+    let mut command = on_virtual("ark", tool("ringdove"));
     command.arg("tune").arg(&path);
     command.env("RINGDOVE_LOG", "ringdove=info").env("NO_COLOR", "1");
     let (status, output) = run_bounded(command);

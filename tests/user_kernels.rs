@@ -8,7 +8,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use hardware::engines::{ENGINE, on_engines};
 use hardware::{
-    World, hwsim, on_machine, on_machine_env, on_machine_with, run_bounded, settings,
+    World, on_machine, on_machine_env, on_machine_with, on_virtual, run_bounded, settings,
     try_join_with, wait_for_error,
 };
 use ringdove::window::{Window, Windows};
@@ -482,8 +482,7 @@ fn the_examples_are_right() {
         let missing = "run cargo build --release --workspace --examples";
         assert!(program.exists(), "no {}: {missing}", program.display());
         for (machine, engine) in [("pcie4", "proxy"), ("dgx-a100", "proxy"), ("ark", "device")] {
-            let mut command = hwsim();
-            command.args(["run", "--quiet", "--machine", machine, "--"]).arg(&program);
+            let mut command = on_virtual(machine, &program);
             command.env("RINGDOVE_ENGINE", engine);
             let (status, output) = run_bounded(command);
             assert!(status.success(), "{example} on {machine}: {status}\n{output}");

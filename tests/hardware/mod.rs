@@ -37,6 +37,13 @@ pub fn hwsim() -> Command {
     on_strict_drivers(Command::new(tool("hwsim")))
 }
 
+/// A program on a virtual machine, in one process. Nothing but what the program prints is seen.
+pub fn on_virtual(machine: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = hwsim();
+    command.args(["run", "--quiet", "--machine", machine, "--"]).arg(program);
+    command
+}
+
 /// The command, with drivers that behave as the worst that real ones are known to do: what only a
 /// lenient one survives is a bug. A test that needs another profile asks for it with
 /// `--driver-profile`, and says why; whoever looks into something sets `HWSIM_DRIVER_PROFILE`.
