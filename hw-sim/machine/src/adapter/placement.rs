@@ -6,9 +6,12 @@
 
 use fastrand::Rng;
 use std::collections::HashSet;
+use std::time::Duration;
 
 /// Bytes of a part: what a PCI function writes at once.
 const PART_BYTES: usize = 256;
+/// Of so many placements one sleeps in its middle.
+const PAUSES_TO_SLEEP: u32 = 16;
 
 /// Data of writes that has arrived and not landed.
 #[derive(Debug, Default)]
@@ -65,6 +68,16 @@ impl Unplaced {
         &mut self.bytes[start..]
     }
 
+    /// Whoever polls gets a chance to see what landed without what did not. Giving up the processor
+    /// does not suffice on a busy machine, where this thread may be chosen again at once; sleeping
+    /// takes longer, so it is done at times.
+    fn pause(&mut self) {
+        match self.random.u32(..PAUSES_TO_SLEEP) {
+            0 => std::thread::sleep(Duration::from_micros(1)),
+            _ => std::thread::yield_now(),
+        }
+    }
+
     /// Gives all parts to `land`, with the address of their bytes, in a random order; what was
     /// written twice keeps its order.
     pub fn place(&mut self, mut land: impl FnMut(&PlacementPart, u64)) {
@@ -74,11 +87,11 @@ impl Unplaced {
             self.random.shuffle(&mut self.parts[start..end]);
             start = end;
         }
-        for (index, part) in self.parts.iter().enumerate() {
+        for index in 0..self.parts.len() {
             if index == self.parts.len() / 2 {
-                // Whoever polls gets a chance to see what landed without what did not.
-                std::thread::yield_now();
+                self.pause();
             }
+            let part = &self.parts[index];
             land(part, self.bytes.as_ptr() as u64 + part.at as u64);
         }
         self.parts.clear();
