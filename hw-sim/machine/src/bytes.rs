@@ -4,17 +4,23 @@
 //! accesses (kernels' signals, completions, positions of rings), and a plain copy that meets one of
 //! them would be a data race, which the language leaves undefined. So each byte is moved by a
 //! relaxed atomic access: as the processor sees it an ordinary load and store, of words where the
-//! addresses allow it. Aligned words of 8 bytes of the target are stored whole, which pollers rely
+//! addresses allow it, and of whole lines where there are some ([`lines`]). Aligned words of 8 bytes of the target are stored whole, which pollers rely
 //! on (R13) and `memcpy` promises to nobody.
 //!
 //! One question stays open in the language, and not on any host that this runs on: accesses of
 //! different sizes to the same bytes at the same time. Such a word comes in parts of some order,
 //! as it does on a GPU.
 
+mod lines;
+
+use lines::LINE;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a word.
 const WORD: u64 = 8;
+
+/// Copies as many lines as its last argument says, from the second address to the first.
+type CopyLines = unsafe fn(u64, u64, u64);
 
 /// Copies in ascending order.
 ///
@@ -22,16 +28,50 @@ const WORD: u64 = 8;
 /// Both ranges can be accessed for `length` bytes, and no Rust reference to them exists. The
 /// target may overlap what was read before, not what is still to be read.
 pub(crate) unsafe fn copy_up(target: u64, source: u64, length: u64) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_up_by(lines::copy, target, source, length) }
+}
+
+/// Copies with this function for whole lines.
+///
+/// # Safety
+/// As [`copy_up`]; the function copies lines.
+unsafe fn copy_up_by(copy_lines: CopyLines, target: u64, source: u64, length: u64) {
     let (head, words) = cut(target, length);
     // SAFETY: the caller's contract; the target is aligned from `head` on.
     unsafe {
         copy_bytes(target, source, 0..head);
         let (to, from) = (target + head, source + head);
         match from % WORD {
-            0 => (0..words).for_each(|at| store(to + WORD * at, load(from + WORD * at))),
+            0 => copy_aligned(copy_lines, to, from, words),
             shift => copy_shifted(to, from, words, shift),
         }
         copy_bytes(target, source, head + WORD * words..length);
+    }
+}
+
+/// Copies words that are aligned on both sides.
+///
+/// # Safety
+/// As [`copy_up_by`], for these words.
+unsafe fn copy_aligned(copy_lines: CopyLines, to: u64, from: u64, words: u64) {
+    let before = (to.wrapping_neg() % LINE / WORD).min(words);
+    let lines = (words - before) * WORD / LINE;
+    let behind = before + lines * (LINE / WORD);
+    // SAFETY: the caller's contract; the target is aligned to a line from `before` on.
+    unsafe {
+        copy_words(to, from, before);
+        copy_lines(to + before * WORD, from + before * WORD, lines);
+        copy_words(to + behind * WORD, from + behind * WORD, words - behind);
+    }
+}
+
+/// # Safety
+/// As [`copy_aligned`].
+unsafe fn copy_words(to: u64, from: u64, words: u64) {
+    for at in 0..words {
+        // SAFETY: the caller's contract.
+        unsafe { store(to + WORD * at, load(from + WORD * at)) }
     }
 }
 
@@ -77,15 +117,19 @@ unsafe fn copy_down(target: u64, source: u64, length: u64) {
     }
 }
 
-/// Copies; the ranges may overlap.
+/// Copies; the ranges may overlap. `past_caches`: they would not stay in the processor's caches.
 ///
 /// # Safety
 /// Both ranges can be accessed for `length` bytes, and no Rust reference to them exists.
-pub(crate) unsafe fn copy(target: u64, source: u64, length: u64) {
+pub(crate) unsafe fn copy(target: u64, source: u64, length: u64, past_caches: bool) {
     let into_rest = target > source && target - source < length;
     // SAFETY: the caller's contract; the order is such that nothing is written before it is read.
     unsafe {
-        if into_rest { copy_down(target, source, length) } else { copy_up(target, source, length) }
+        match (into_rest, past_caches) {
+            (true, _) => copy_down(target, source, length),
+            (false, true) => copy_up_by(lines::stream, target, source, length),
+            (false, false) => copy_up(target, source, length),
+        }
     }
 }
 
@@ -169,23 +213,25 @@ mod tests {
     use super::*;
 
     /// Words, for their alignment.
-    fn room() -> [u64; 16] {
+    fn room() -> [u64; 40] {
         std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|b| (8 * at + b) as u8)))
     }
 
-    fn bytes(room: &[u64; 16]) -> Vec<u8> {
+    fn bytes(room: &[u64]) -> Vec<u8> {
         room.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     #[test]
     fn every_length_and_alignment_is_copied_whole() {
-        for (to, from) in (0..9).flat_map(|to| (0..9).map(move |from| (to, from))) {
-            for length in 0..70 {
-                let (source, mut target) = (room(), [0u64; 16]);
+        // Places of words in lines, and of bytes in words.
+        for (to, from) in (0..9).chain([16, 56]).flat_map(|to| (0..9).map(move |from| (to, from))) {
+            for (length, past) in (0..240).map(|length| (length, length % 2 == 0)) {
+                let (source, mut target) = (room(), [0u64; 40]);
                 let (at, of) = (target.as_mut_ptr() as u64, source.as_ptr() as u64);
+                let copy_lines = if past { lines::stream } else { lines::copy };
                 // SAFETY: both ranges lie in locals that are longer.
-                unsafe { copy_up(at + to as u64, of + from as u64, length as u64) };
-                let mut expected = vec![0; 128];
+                unsafe { copy_up_by(copy_lines, at + to as u64, of + from as u64, length as u64) };
+                let mut expected = vec![0; 320];
                 expected[to..to + length].copy_from_slice(&bytes(&source)[from..from + length]);
                 assert_eq!(bytes(&target), expected, "{length} bytes from {from} to {to}");
             }
@@ -195,13 +241,13 @@ mod tests {
     #[test]
     fn ranges_may_overlap() {
         for (to, from) in (0..40).flat_map(|to| (0..40).map(move |from| (to, from))) {
-            for length in [0, 1, 7, 8, 9, 31, 80] {
+            for (length, past) in [0, 1, 7, 8, 9, 31, 80, 200, 272].map(|n| (n, n % 3 == 2)) {
                 let mut words = room();
                 let mut expected = bytes(&words);
                 expected.copy_within(from..from + length, to);
                 let base = words.as_mut_ptr() as u64;
                 // SAFETY: both ranges lie in the local.
-                unsafe { copy(base + to as u64, base + from as u64, length as u64) };
+                unsafe { copy(base + to as u64, base + from as u64, length as u64, past) };
                 assert_eq!(bytes(&words), expected, "{length} bytes from {from} to {to}");
             }
         }
@@ -240,7 +286,7 @@ mod tests {
                     let source = vec![value; WORDS + 1];
                     let from = source.as_ptr() as u64 + round % 8;
                     // SAFETY: the target lies in atomics, and the source is longer.
-                    unsafe { copy(base, from, 8 * WORDS as u64) };
+                    unsafe { copy(base, from, 8 * WORDS as u64, round % 3 == 0) };
                 }
                 done.store(true, Relaxed);
             });

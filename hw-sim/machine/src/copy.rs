@@ -12,6 +12,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) const INLINE_BYTES_MAX: u64 = 64 << 10;
 /// Large copies are cut into pieces, so that several workers share one and others get their turn.
 const PIECE_BYTES: u64 = 512 << 10;
+/// From here on a copy goes past the processor's caches: source and target would fill them.
+const PAST_CACHES_BYTES: u64 = 256 << 10;
 
 /// Where the bytes come from.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +63,8 @@ impl Bulk {
                 // SAFETY: what the machine knows was checked just now and stays mapped while
                 // `_access` lives; for the program's own memory the caller of the driver API
                 // vouches, as on real hardware. A stream orders copies by itself.
-                unsafe { bytes::copy(target, address + offset, length) };
+                let past_caches = self.bytes >= PAST_CACHES_BYTES;
+                unsafe { bytes::copy(target, address + offset, length, past_caches) };
             }
             // SAFETY: the target was checked just now; see above.
             Source::Pattern { value, width } => unsafe {

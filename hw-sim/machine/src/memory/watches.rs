@@ -13,7 +13,7 @@
 //!
 //! [`GlobalMemory::is_told`]: super::GlobalMemory::is_told
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, Weak};
@@ -44,7 +44,7 @@ pub(crate) struct Watches {
     counters: Box<[AtomicU32]>,
     /// Grows with each entry.
     epoch: AtomicU64,
-    entries: Mutex<HashMap<u64, Vec<Entry>>>,
+    entries: Mutex<FxHashMap<u64, Vec<Entry>>>,
     sleepers: OnceLock<Weak<dyn Sleepers>>,
 }
 
@@ -77,12 +77,17 @@ impl Watches {
         let _ = self.sleepers.set(sleepers);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Vec<Entry>>> {
         self.entries.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     fn counter(&self, line: u64) -> &AtomicU32 {
         &self.counters[line as usize % COUNTERS]
+    }
+
+    /// May somebody watch a byte of this line? Relaxed: entries come with a fence.
+    fn is_counted(&self, line: u64) -> bool {
+        self.counter(line).load(Ordering::Relaxed) != 0
     }
 
     /// Entries so far. A worker that ran a block compares it with that of before.
@@ -143,8 +148,7 @@ impl Watches {
 
     #[inline(never)]
     fn look_up(&self, address: u64, length: u64) {
-        let is_counted = |line: &u64| self.counter(*line).load(Ordering::Relaxed) != 0;
-        if let Some(line) = lines(address, length).find(is_counted) {
+        if let Some(line) = lines(address, length).find(|line| self.is_counted(*line)) {
             self.wake(line << LINE_SHIFT, address, length);
         }
     }
@@ -157,7 +161,7 @@ impl Watches {
         let mut numbers: Vec<u64> = Vec::new();
         {
             let entries = self.lock();
-            for line in lines(from, end - from) {
+            for line in lines(from, end - from).filter(|line| self.is_counted(*line)) {
                 let Some(of_line) = entries.get(&line) else { continue };
                 let hit = of_line.iter().filter(|entry| entry.start < end && address < entry.end);
                 numbers.extend(hit.map(|entry| entry.number));
