@@ -9,12 +9,18 @@
 use std::collections::HashMap;
 
 use super::function::{Record, Role};
-use crate::exec::program::{Access, Instruction, NO_SLOT, Op, Pair, Space, Span, Sum, Sweep};
+use crate::exec::program::{
+    Access, Instruction, NO_SLOT, Op, Pair, Space, Span, Strip, Sum, Sweep,
+};
 use crate::exec::registers::{AluFn, Args, LANES, Row, predicate};
 use crate::memory::Order;
 
 /// The most loads of one body.
 const LOADS_MAX: usize = 16;
+
+/// Small parts of an iteration are done together while they load no more rows: below that the way
+/// into each costs more than its data.
+const STRIP_ROWS_MAX: usize = 8;
 
 /// A loop that was found: its head and what it comes to.
 pub struct Found {
@@ -49,7 +55,7 @@ pub fn place(code: &mut [Instruction], found: Vec<Found>) -> usize {
             Op::Transit(transit) => transit.first,
             other => other,
         };
-        let used = sweep.loads.iter().map(|span| span.row + span.rows).max().unwrap_or(0);
+        let used = sweep.spans().map(|span| span.row + span.rows).max().unwrap_or(0);
         rows = rows.max(used);
         code[head].op = Op::Sweep(Box::new(sweep));
     }
@@ -132,9 +138,7 @@ impl Body {
             sums: self.sums,
             counters,
             bound: (sum, limit),
-            loads: joined(self.loads),
-            pairs: self.pairs,
-            stores: joined(self.stores),
+            strips: strips(self.loads, self.pairs, self.stores),
             lane_bytes,
             word_bytes,
         })
@@ -361,6 +365,50 @@ impl Body {
     }
 }
 
+/// Cuts an iteration into parts that share no rows.
+fn strips(loads: Vec<Span>, pairs: Vec<Pair>, stores: Vec<Span>) -> Vec<Strip> {
+    // The number of each load's part. Those that are combined come into one.
+    let mut parts: Vec<usize> = (0..loads.len()).collect();
+    let load_at = |row: usize| loads.iter().position(|load| load.row == row);
+    for pair in &pairs {
+        let [Some(a), Some(b)] = [pair.a, pair.b].map(load_at) else { continue };
+        let (into, from) = (parts[a].min(parts[b]), parts[a].max(parts[b]));
+        parts.iter_mut().filter(|part| **part == from).for_each(|part| *part = into);
+    }
+    let mut strips: Vec<Strip> = vec![Strip::default(); loads.len()];
+    let part_of = |row: usize| load_at(row).map_or(0, |load| parts[load]);
+    for pair in pairs {
+        strips[part_of(pair.to)].pairs.push(pair);
+    }
+    for store in stores {
+        strips[part_of(store.row)].stores.push(store);
+    }
+    for (load, part) in loads.iter().zip(&parts) {
+        strips[*part].loads.push(load.clone());
+    }
+    let mut whole: Vec<Strip> = Vec::new();
+    for strip in strips.into_iter().filter(|strip| !strip.loads.is_empty()) {
+        match whole.last_mut() {
+            Some(last) if rows(last) + rows(&strip) <= STRIP_ROWS_MAX => {
+                last.loads.extend(strip.loads);
+                last.pairs.extend(strip.pairs);
+                last.stores.extend(strip.stores);
+            }
+            _ => whole.push(strip),
+        }
+    }
+    for strip in &mut whole {
+        strip.loads = joined(std::mem::take(&mut strip.loads));
+        strip.stores = joined(std::mem::take(&mut strip.stores));
+    }
+    whole
+}
+
+/// Rows that a strip loads.
+fn rows(strip: &Strip) -> usize {
+    strip.loads.iter().map(|load| load.rows).sum()
+}
+
 /// Spans that follow one another, in memory as in cargo, become one.
 fn joined(spans: Vec<Span>) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
@@ -386,16 +434,25 @@ mod tests {
 
     /// Loops of a kernel around this body that are swept.
     fn swept(body: &str) -> usize {
+        strips(body).len()
+    }
+
+    /// How many strips each of them has.
+    fn strips(body: &str) -> Vec<usize> {
         let text = format!(
             ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) {{\n\
-             .reg .pred %p;\n.reg .b64 %a, %b, %c, %n, %i;\n.reg .f32 %f<9>;\n\
+             .reg .pred %p;\n.reg .b64 %a, %b, %c, %n, %i;\n.reg .f32 %f<9>;\n.reg .f64 %g<9>;\n\
              ld.param.u64 %i, [p];\nLOOP:\n{body}\
              setp.lt.u64 %p, %c, %n;\n@%p bra LOOP;\nret;\n}}\n"
         );
         let module = Module::load(&text).unwrap_or_else(|error| panic!("{error}"));
         let module = module.link(&Default::default()).expect("no variables");
         let kernel = module.kernel("k").expect("its name");
-        kernel.program.code.iter().filter(|i| matches!(i.op, Op::Sweep(_))).count()
+        let strips = |op: &Op| match op {
+            Op::Sweep(sweep) => Some(sweep.strips.len()),
+            _ => None,
+        };
+        kernel.program.code.iter().filter_map(|instruction| strips(&instruction.op)).collect()
     }
 
     const LOADS: &str = "add.s64 %a, %b, %i;\nld.global.v2.f32 {%f1, %f2}, [%a];\n\
@@ -416,6 +473,33 @@ mod tests {
                    add.f32 %f5, %f7, %f5;\nadd.f32 %f6, %f8, %f6;\n\
                    st.global.v2.f32 [%a], {%f5, %f6};\nst.global.v2.f32 [%b], {%f5, %f6};\n";
         assert_eq!(swept(&format!("{LOADS}{sum}{ON}")), 1, "three loads, two stores");
+    }
+
+    /// If this fails, an iteration's data leaves the first cache before it is stored, or parts that
+    /// belong together are torn.
+    #[test]
+    fn iterations_are_cut_where_nothing_is_shared() {
+        let loads: String = (0..4)
+            .map(|row| {
+                format!("ld.global.v2.f32 {{%f{row}, %f{}}}, [%a+{}];\n", row + 4, row * 512)
+            })
+            .collect();
+        let copy: String = (0..4)
+            .map(|row| {
+                format!("st.global.v2.f32 [%b+{}], {{%f{row}, %f{}}};\n", row * 512, row + 4)
+            })
+            .collect();
+        let head = format!("add.s64 %a, %b, %i;\n{loads}");
+        assert_eq!(strips(&format!("{head}{copy}{ON}")), [1], "eight rows");
+        let sums = "add.f32 %f0, %f0, %f2;\nadd.f32 %f4, %f4, %f6;\n\
+                    add.f32 %f1, %f1, %f3;\nadd.f32 %f5, %f5, %f7;\n\
+                    st.global.v2.f32 [%b], {%f0, %f4};\nst.global.v2.f32 [%b+512], {%f1, %f5};\n";
+        let wide = |text: &str| {
+            text.replace(".v2.f32", ".v2.b64").replace("add.f32", "add.f64").replace("%f", "%g")
+        };
+        assert_eq!(strips(&format!("{head}{sums}{ON}")), [1], "eight rows");
+        assert_eq!(strips(&wide(&format!("{head}{sums}{ON}"))), [2], "two sums of eight rows each");
+        assert_eq!(strips(&wide(&format!("{head}{copy}{ON}"))), [2], "copies, two at a time");
     }
 
     /// If this fails, a loop is run in one go that cannot be.

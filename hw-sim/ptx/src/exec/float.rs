@@ -6,6 +6,7 @@ use super::registers::{AluFn, Args, FULL, LANES, Registers, TestFn, map1, map2, 
 use super::rounding::{self, Format, Rounding};
 use crate::ast::ScalarType as T;
 use crate::decode::select::{Compute, Words};
+use wide::f32x8;
 
 macro_rules! alu {
     ($map:ident, $f:expr) => {{
@@ -186,12 +187,14 @@ fn settled3(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(f32, f32, f32) ->
 
 #[inline(always)]
 fn settle(results: &mut [f32; LANES]) {
-    let mut any = 0;
-    for lane in 0..LANES / 2 {
-        // The host compares two numbers at a time for this.
-        any |= u32::from(results[lane].is_nan() | results[lane + LANES / 2].is_nan());
+    // Said in vectors: of a question to each lane the compiler makes scalar code, and then computes
+    // the results so, too.
+    let mut unordered = f32x8::ZERO;
+    for group in results.as_chunks().0 {
+        let group = f32x8::new(*group);
+        unordered |= group.simd_ne(group);
     }
-    if any != 0 {
+    if unordered.to_bitmask() != 0 {
         rewrite(results);
     }
 }

@@ -254,12 +254,8 @@ pub struct Sweep {
     pub counters: Vec<(u32, Vec<u32>)>,
     /// The loop goes on while this sum, by its number, is below this register.
     pub bound: (usize, u32),
-    /// What an iteration loads.
-    pub loads: Vec<Span>,
-    /// What it then combines.
-    pub pairs: Vec<Pair>,
-    /// What it then stores.
-    pub stores: Vec<Span>,
+    /// What an iteration does, in parts that have nothing to do with one another.
+    pub strips: Vec<Strip>,
     /// Bytes that one lane moves at once.
     pub lane_bytes: usize,
     /// Bytes of a word.
@@ -273,6 +269,26 @@ pub struct Sum {
     pub terms: Vec<u32>,
     /// Slots whose sum is what an iteration adds.
     pub steps: Vec<u32>,
+}
+
+impl Sweep {
+    /// All that an iteration accesses.
+    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.strips.iter().flat_map(|strip| strip.loads.iter().chain(&strip.stores))
+    }
+}
+
+/// A part of an iteration: what it loads, combines then, and stores. The parts of an iteration are
+/// done one after the other, so that data is still in the processor's first cache when it is
+/// stored, and the next data comes meanwhile.
+#[derive(Clone, Debug, Default)]
+pub struct Strip {
+    /// What it loads.
+    pub loads: Vec<Span>,
+    /// What it then combines.
+    pub pairs: Vec<Pair>,
+    /// What it then stores.
+    pub stores: Vec<Span>,
 }
 
 /// Adjacent bytes of all lanes, in memory and in the cargo rows.

@@ -1,6 +1,6 @@
 //! Runs loops over memory, all but their last iteration, without looking at single instructions.
 
-use super::program::{Space, Span, Sum, Sweep};
+use super::program::{Space, Span, Strip, Sum, Sweep};
 use super::registers::{LANES, Row};
 use super::warp::{Context, Warp};
 use crate::kernel::Clock;
@@ -10,6 +10,9 @@ use crate::memory::{Memory, Order, Scope, Strength};
 const BYTES_FOR_ONE: usize = 64;
 /// Sums of one loop, at most: four operands that are read, four that are written, and the bound.
 const SUMS_MAX: usize = 9;
+/// Lane 0's address and its step, for each sum.
+type Places = [(u64, u64); SUMS_MAX];
+
 /// The loops' accesses are weak, all of them.
 const WEAK: Strength = Strength { order: Order::Weak, scope: Scope::System };
 
@@ -23,18 +26,23 @@ impl Warp {
         sweep: &Sweep,
         budget: u64,
     ) -> u64 {
-        let bytes: usize = sweep.loads.iter().chain(&sweep.stores).map(span_bytes).sum();
+        let bytes: usize = sweep.spans().map(span_bytes).sum();
         let cost = (bytes / BYTES_FOR_ONE).max(1) as u64;
         let wanted = self.iterations_but_last(sweep).min(budget / cost);
         if wanted == 0 {
             return 0;
         }
         let Some(mut places) = self.places(sweep) else { return 0 };
+        if !strips_are_apart(sweep, &places, wanted) {
+            return 0;
+        }
         if sweep.counters.iter().any(|(_, steps)| self.step(steps).is_none()) {
             return 0;
         }
         let mut done = 0;
-        while done < wanted && self.carry_one(context, sweep, &places) {
+        while done < wanted
+            && sweep.strips.iter().all(|strip| self.carry_strip(context, sweep, strip, &places))
+        {
             for place in &mut places {
                 place.0 = place.0.wrapping_add(place.1);
             }
@@ -66,7 +74,7 @@ impl Warp {
 
     /// Lane 0's address and its step for each sum, if lanes lie side by side wherever memory is
     /// accessed.
-    fn places(&self, sweep: &Sweep) -> Option<[(u64, u64); SUMS_MAX]> {
+    fn places(&self, sweep: &Sweep) -> Option<Places> {
         let mut places = [(0, 0); SUMS_MAX];
         if sweep.sums.len() > SUMS_MAX {
             return None;
@@ -75,7 +83,7 @@ impl Warp {
             *place = (self.lanes(sum)[0], self.step(&sum.steps)?);
         }
         let width = sweep.lane_bytes as u64;
-        for span in sweep.loads.iter().chain(&sweep.stores) {
+        for span in sweep.spans() {
             let lanes = self.lanes(&sweep.sums[span.sum]);
             let mut apart = 0;
             for (lane, address) in lanes.iter().enumerate() {
@@ -93,32 +101,33 @@ impl Warp {
         Some(places)
     }
 
-    /// One iteration. Says whether it could be done; if not, a store may have been done, but the
-    /// plain instructions then come to the fault that ends the kernel.
+    /// A part of an iteration. Says whether it could be done; if not, a store may have been done, but
+    /// the plain instructions then come to the fault that ends the kernel.
     #[inline(always)]
-    fn carry_one<M: Memory, C: Clock>(
+    fn carry_strip<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
         sweep: &Sweep,
-        places: &[(u64, u64); SUMS_MAX],
+        strip: &Strip,
+        places: &Places,
     ) -> bool {
         let cargo = context.program.cargo as usize;
         let (memory, cursor) = (context.memory, &mut *context.cursor);
         let address = |span: &Span| places[span.sum].0.wrapping_add(span.offset);
         let word = sweep.word_bytes;
         // A processor's own prefetcher does not see that far: other warps' rows lie between.
-        for span in sweep.loads.iter().chain(&sweep.stores) {
+        for span in strip.loads.iter().chain(&strip.stores) {
             let next = address(span).wrapping_add(places[span.sum].1);
-            memory.expect(next, span.rows * size_of::<Row>());
+            memory.expect(next, span_bytes(span));
         }
-        for span in &sweep.loads {
+        for span in &strip.loads {
             let bytes = self.registers.rows_mut(cargo + span.row, span.rows);
             if memory.read(cursor, address(span), word, WEAK, bytes).is_err() {
                 return false;
             }
         }
-        self.combine_cargo(cargo, &sweep.pairs, sweep.lane_bytes / word, word);
-        sweep.stores.iter().all(|span| {
+        self.combine_cargo(cargo, &strip.pairs, sweep.lane_bytes / word, word);
+        strip.stores.iter().all(|span| {
             let bytes = self.registers.rows_mut(cargo + span.row, span.rows);
             memory.write(cursor, address(span), word, WEAK, bytes).is_ok()
         })
@@ -148,6 +157,37 @@ impl Warp {
             sum = sum.wrapping_add(values[0]);
         }
         Some(sum)
+    }
+}
+
+/// May the strips of an iteration be done one after the other? The instructions load everything
+/// before they store anything, and store in an order of their own.
+fn strips_are_apart(sweep: &Sweep, places: &Places, iterations: u64) -> bool {
+    sweep.strips.iter().enumerate().all(|(number, strip)| {
+        let mut behind = sweep.strips[number + 1..].iter();
+        behind.all(|other| {
+            let mut stored = strip.stores.iter();
+            stored.all(|store| {
+                let mut spans = other.loads.iter().chain(&other.stores);
+                spans.all(|span| are_apart(store, span, places, iterations))
+            })
+        })
+    })
+}
+
+/// Have two spans no byte in common, in each of so many iterations?
+fn are_apart(a: &Span, b: &Span, places: &Places, iterations: u64) -> bool {
+    // What moves alike keeps its distance. Of other spans all iterations are compared at once.
+    let turns = if places[a.sum].1 == places[b.sum].1 { 1 } else { iterations };
+    let range = |span: &Span| {
+        let (place, step) = places[span.sum];
+        let start = place.wrapping_add(span.offset);
+        let way = step.checked_mul(turns - 1)?;
+        Some(start..start.checked_add(way)?.checked_add(span_bytes(span) as u64)?)
+    };
+    match (range(a), range(b)) {
+        (Some(a), Some(b)) => a.end <= b.start || b.end <= a.start,
+        _ => false,
     }
 }
 

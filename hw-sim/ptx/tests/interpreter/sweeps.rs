@@ -95,6 +95,47 @@ fn reductions_combine_what_belongs_together() {
     }
 }
 
+/// If this fails, a part of an iteration is done before another whose loads it changes, or whose
+/// stores it should follow.
+#[test]
+fn parts_of_an_iteration_that_meet_keep_their_order() {
+    // 2 KiB for each warp in an iteration, in four vectors of each lane.
+    let tiles = "shr.u64 %d3, %o8, 8;\nmul.lo.u64 %d3, %d3, 1536;\nshl.b64 %d0, %o8, 1;\n\
+                 add.s64 %d0, %d0, %d3;\nmov.u64 %d1, 65536;\nadd.s64 %d2, %base, %d0;\n\
+                 mov.u64 %d4, %d2;\n";
+    let vector = |first: usize| {
+        let names: Vec<_> = (first..first + 4).map(|number| format!("%r{number}")).collect();
+        names.join(",")
+    };
+    let loads: String = (0..4)
+        .map(|row| format!("ld.global.v4.u32 {{{}}}, [%d2+{}];\n", vector(1 + 4 * row), 512 * row))
+        .collect();
+    let stores = |order: [usize; 4], apart: usize, from: usize| -> String {
+        let store = |row: usize| {
+            let place = from + apart * row;
+            format!("st.global.v4.u32 [%d4+{place}], {{{}}};\n", vector(1 + 4 * row))
+        };
+        order.into_iter().map(store).collect()
+    };
+    let on = |step: usize| {
+        format!("add.s64 %d2, %d2, 16384;\nadd.s64 %d4, %d4, {step};\nadd.s64 %d0, %d0, 16384;\n")
+    };
+    for (what, order, apart, from, step) in [
+        ("elsewhere", [0, 1, 2, 3], 512, 131_072, 16384),
+        ("in place", [0, 1, 2, 3], 512, 0, 16384),
+        ("a row further", [0, 1, 2, 3], 512, 512, 16384),
+        ("half a row further", [0, 1, 2, 3], 512, 256, 16384),
+        ("an iteration further", [0, 1, 2, 3], 512, 16384, 16384),
+        ("over one another", [0, 1, 2, 3], 0, 131_072, 16384),
+        ("over one another, backwards", [3, 2, 1, 0], 0, 131_072, 16384),
+        ("partly over one another", [2, 0, 3, 1], 256, 131_072, 16384),
+        ("at a step of its own", [0, 1, 2, 3], 512, 512, 32768),
+        ("that stays where it is", [0, 1, 2, 3], 512, 65536, 0),
+    ] {
+        same(what, tiles, &format!("{loads}{}{}", stores(order, apart, from), on(step)));
+    }
+}
+
 /// If this fails, a loop whose lanes end at different times, or whose lanes are not side by side,
 /// is run as if they did.
 #[test]
