@@ -225,16 +225,23 @@ impl Node<'_> {
 
     /// Does what comes down go to the output and to so many children in one pass? All-reduces store
     /// up, too: there all blocks would store at one time and none at another, so only ranks of
-    /// several children do, which have most to store, and every other block.
+    /// several children do, which have most to store, and on one node every other block.
     fn shares_down(&self, children: usize) -> bool {
         let is_both_ways = self.choice.request.collective == Collective::AllReduce;
-        !is_both_ways || children > 1 || self.block % 2 == 1
+        !is_both_ways || children > 1 || !self.crosses_rails() && self.block % 2 == 1
     }
 
     /// Else, does the block copy a slice to the output before it stores it to the child? If all
     /// blocks of a rank did the same, links would rest.
     fn keeps_first(&self) -> bool {
-        self.block / 2 % 2 == 1
+        let turn = if self.crosses_rails() { self.block } else { self.block / 2 };
+        turn % 2 == 1
+    }
+
+    /// Do some of the trees' links lead to other nodes? An engine carries what goes there, and
+    /// passes that are shared then gain nothing (modelled).
+    fn crosses_rails(&self) -> bool {
+        self.choice.ranks_per_node < self.choice.request.rank_count
     }
 
     /// A slice of the block's data; those behind the last one are the next round's.
