@@ -15,10 +15,9 @@
 //!   engine writes those slots, and nobody else: into what has been added up to then, or into a
 //!   slot of which the message comes later.
 //! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
-//!   that come down: one more for each link between it and the root, and two where trees cross
-//!   rails, whose engines take their time. So a slice's way to the root and back costs time once,
-//!   and not for every slice. If all ranks were equally far ahead, each would wait in each step for
-//!   the whole way.
+//!   that come down: two more for each link between it and the root. So a slice's way to the root
+//!   and back costs time once, and not for every slice. If all ranks were equally far ahead, each
+//!   would wait in each step for the whole way.
 //!
 //! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In
 //! place everything is right, too: what a rank writes to its output it has sent up, or added,
@@ -33,10 +32,9 @@ use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::pass::FUSED_MAX;
 use std::collections::BTreeMap;
 
-/// Slices that a rank is ahead for each link to the root: see above.
-const SLICES_AHEAD: u32 = 1;
-/// The same, where some of the links are rails: an engine takes its time.
-const SLICES_AHEAD_OVER_RAILS: u32 = 2;
+/// Slices that a rank is ahead for each link to the root: see above. As many as a lane of stores
+/// has slots: with one, all-reduces along deep trees wait for signals.
+const SLICES_AHEAD: u32 = 2;
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -157,9 +155,7 @@ impl Node<'_> {
 
     /// How many slices this rank sends up ahead of what comes down.
     fn ahead(&self) -> u32 {
-        let over_rails = self.choice.ranks_per_node < self.choice.request.rank_count;
-        let ahead = if over_rails { SLICES_AHEAD_OVER_RAILS } else { SLICES_AHEAD };
-        (ahead * self.tree.depth_of(self.rank)).min(self.choice.slices)
+        (SLICES_AHEAD * self.tree.depth_of(self.rank)).min(self.choice.slices)
     }
 
     /// Appends a segment of so many rounds, if there is anything to do.
@@ -229,15 +225,23 @@ impl Node<'_> {
 
     /// Does what comes down go to the output and to so many children in one pass? All-reduces store
     /// up, too: there all blocks would store at one time and none at another, so only ranks of
-    /// several children do, which have most to store.
+    /// several children do, which have most to store, and on one node every other block.
     fn shares_down(&self, children: usize) -> bool {
-        self.choice.request.collective != Collective::AllReduce || children > 1
+        let is_both_ways = self.choice.request.collective == Collective::AllReduce;
+        !is_both_ways || children > 1 || !self.crosses_rails() && self.block % 2 == 1
     }
 
-    /// Else, does the block copy a slice to the output before it stores it to the children? If all
+    /// Else, does the block copy a slice to the output before it stores it to the child? If all
     /// blocks of a rank did the same, links would rest.
     fn keeps_first(&self) -> bool {
-        self.block % 2 == 1
+        let turn = if self.crosses_rails() { self.block } else { self.block / 2 };
+        turn % 2 == 1
+    }
+
+    /// Do some of the trees' links lead to other nodes? An engine carries what goes there, and
+    /// passes that are shared then gain nothing (modelled).
+    fn crosses_rails(&self) -> bool {
+        self.choice.ranks_per_node < self.choice.request.rank_count
     }
 
     /// A slice of the block's data; those behind the last one are the next round's.

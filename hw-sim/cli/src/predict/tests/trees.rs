@@ -115,7 +115,7 @@ fn trees_beat_rings_by_a_part_of_what_their_optimum_promises() {
     let cases = [
         (Collective::AllGather, all, pcie / others, 0.63, 0.75),
         (Collective::ReduceScatter, all, pcie / others, 0.72, 0.84),
-        (Collective::AllReduce, all / 2.0, pcie / others / 2.0, 0.59, 0.78),
+        (Collective::AllReduce, all / 2.0, pcie / others / 2.0, 0.90, 0.90),
         (Collective::Broadcast { root: 3 }, one, pcie, 0.47, 0.49),
         (Collective::Reduce { root: 3 }, one, pcie, 0.64, 0.74),
     ];
