@@ -83,8 +83,8 @@ impl Config {
         }
     }
 
-    /// Rows of one token that a dispatch sends to one of so many ranks or nodes, on average: whether
-    /// the token has a choice there.
+    /// Rows of one token that a dispatch sends to one of so many ranks or nodes, on average:
+    /// whether the token has a choice there.
     pub fn rows_of_token(&self, parts: u32) -> f64 {
         let [experts, own] = [self.experts, self.experts / parts.max(1)].map(f64::from);
         // Choices are `top_k` different experts.

@@ -36,8 +36,8 @@ impl Tables {
 }
 
 /// The memory of a group at the address `memory`, when it begins: [`ExpertsGroup`],
-/// [`ExpertsState`], and the tables of choices that are counted, owners, first experts and ranks that
-/// are given up.
+/// [`ExpertsState`], and the tables of choices that are counted, owners, first experts and ranks
+/// that are given up.
 pub(super) fn group_image(
     sizes: &Sizes,
     placement: &Placement,

@@ -48,8 +48,8 @@
 //!    them while the others are stored, which the last block of all announces.
 //! 3. `experts_await`: one block waits for the messages of all ranks, checks their counts, and lays
 //!    the output out.
-//! 4. `experts_receive`: a warp for each row copies it to its place, in low-latency mode to those of
-//!    all its choices here.
+//! 4. `experts_receive`: a warp for each row copies it to its place, in low-latency mode to those
+//!    of all its choices here.
 //! 5. `experts_return`: the results go back by expert and token, or in throughput mode in the order
 //!    in which the rows came, in the same two parts.
 //! 6. `experts_await_returns`: one block waits for all ranks.
@@ -65,9 +65,8 @@
 //!
 //! **Messages.** Each rank sends each rank one message in each dispatch: a header, a count for each
 //! of the receiver's experts, and the rows, contiguous: one for each token that has a choice there.
-//! A rank without tokens for another sends a message of zero rows, so "none" and "not yet" are never
-//! the same. Where GPUs reach each other
-//! (proxy, one node), the warps store the rows straight into the receiver's window, and a word says
+//! A rank without tokens for another sends a message of zero rows, so "none" and "not yet" are
+//! never the same. Where GPUs reach each other (proxy, one node), the warps store the rows straight into the receiver's window, and a word says
 //! that they are there (rule R16 of `src/ring/PROTOCOL.md`). Elsewhere the message is built in this
 //! rank's window, and the engine takes it as one transfer with one signal behind it (R5, R9); pairs
 //! of both kinds work in one group.
@@ -81,9 +80,9 @@
 //! behind a row's data. The caller quantises, or the warps of `experts_send` do: a warp takes a
 //! block of 128 elements at a time. What a combine returns has the group's type.
 //!
-//! **Memory** is told by [`Group::bytes_needed`]: two steps of messages from each rank, of a row for
-//! each token; two steps of returned rows, in low-latency mode one for each choice; and where engines
-//! take part, one step of each on its way out.
+//! **Memory** is told by [`Group::bytes_needed`]: two steps of messages from each rank, of a row
+//! for each token; two steps of returned rows, in low-latency mode one for each choice; and where
+//! engines take part, one step of each on its way out.
 //!
 //! **The same answer every time.** Places come from prefix sums over tokens in their order. Sums
 //! are in f32 in the order of a token's choices ([`Group::combine_receive`]). There are two levels

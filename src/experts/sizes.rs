@@ -301,8 +301,8 @@ mod tests {
         Sizes::new(config, Spread { by_stores, ..Spread::even(ranks) }).unwrap().window_bytes
     }
 
-    /// benches/README.md has the first of these numbers. If this fails, a group takes more memory than
-    /// DeepEP's buffer or NCCL EP's for the same sizes.
+    /// benches/README.md has the first of these numbers. If this fails, a group takes more memory
+    /// than DeepEP's buffer or NCCL EP's for the same sizes.
     #[test]
     fn a_group_takes_no_more_than_the_fields_buffers() {
         let first = config();

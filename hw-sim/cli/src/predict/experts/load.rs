@@ -86,8 +86,8 @@ impl Load {
         self.nodes > 1
     }
 
-    /// Bytes of all rows' data in each operation: rows of the output from all ranks, or of all nodes where rows are
-    /// relayed; the own one is among them.
+    /// Bytes of all rows' data in each operation: rows of the output from all ranks, or of all
+    /// nodes where rows are relayed; the own one is among them.
     pub fn data_bytes(&self) -> [f64; 2] {
         let rows = match self.is_relayed() {
             true => self.node_rows * f64::from(self.nodes),

@@ -40,7 +40,7 @@ fn parts_are_in_turn_or_beside_one_another() {
 #[test]
 fn rows_are_those_of_the_mode() {
     let all = rows("-g 8,16 -T 128 -K 8 -E 256 --nodes 2");
-    // A row comes for each token that has one of a rank's 32 experts, and goes back for each choice.
+    // A row comes for each token that has one of 32 experts, and goes back for each choice.
     assert!((84.0..86.0).contains(&all[0].load.rows), "{}", all[0].load.rows);
     assert_eq!([all[0].load.returns, all[1].load.returns], [128.0, 64.0]);
     let (head, row) = (48 + 4 * 32, 2 * 7168 + 16 + 3 * 32);
