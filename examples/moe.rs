@@ -55,7 +55,7 @@ fn train(workers: &mut [Worker<'_>]) -> Result<Vec<Results>> {
 }
 
 fn main() -> Result<()> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
+    let folder = train::folder()?;
     let count = [4, 2, 1].into_iter().find(|count| *count <= device_count().unwrap_or(0));
     let count = count.ok_or("there is no GPU")?;
     let contexts = (0..count).map(open_device).collect::<std::result::Result<Vec<_>, _>>()?;
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
     }
     let named = [(format!("experts on {count} GPUs"), losses), ("dense".into(), dense)];
     let drawing = curves("Training", "loss", &named.map(|(name, values)| Curve { name, values }))?;
-    let path = std::path::Path::new(&folder).join("moe-loss.svg");
+    let path = folder.join("moe-loss.svg");
     std::fs::write(&path, drawing)?;
     println!("drawn: {}", path.display());
     Ok(())

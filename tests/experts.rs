@@ -125,6 +125,27 @@ fn both_modes_equal_the_reference_on_one_node() {
     });
 }
 
+/// If this fails, places or counts of more experts than a block has threads are mixed up, or a token
+/// that fills half of a warp with its choices.
+#[test]
+fn four_thousand_experts_equal_the_reference() {
+    on_engines("dgx-a100", || {
+        let world = World::with(4, &with_lanes());
+        let mut random = fastrand::Rng::with_seed(seed());
+        for mode in MODES {
+            let few = Config {
+                experts: 4096,
+                top_k: 16,
+                hidden: 24,
+                tokens_max: 9,
+                ..config(mode, 4, DataType::F16)
+            };
+            all_loads(&mut members(&world.communicators, &few), 4, &mut random);
+        }
+        world.finish();
+    });
+}
+
 /// What rounding treats apart: values that are no numbers, those that the largest number of the
 /// type is not far from, ties, and those that the smallest is not far from.
 const EDGES: [f32; 12] = [

@@ -59,7 +59,7 @@ fn every_variant_of_distributed_training_learns() {
 /// If this fails, somebody who asks for help waits for minutes, and has a folder of that name then.
 #[test]
 fn a_folder_that_cannot_be_is_refused_before_anything_is_trained() {
-    for example in ["train", "variants", "convergence"] {
+    for example in ["train", "variants", "convergence", "moe"] {
         let example = tool(&format!("examples/{example}"));
         for (folder, reason) in [("--help", "expected [FOLDER]"), ("/dev/null/a", "/dev/null/a: ")]
         {

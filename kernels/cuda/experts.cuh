@@ -89,6 +89,8 @@ struct Experts {
           window(reinterpret_cast<u64>(device.data<u8>(EXPERTS_WINDOW))) {}
 
     RINGDOVE_INLINE bool is_throughput() const { return group.mode == EXPERTS_THROUGHPUT; }
+    // Have choices a place in a message that is not the one in their bucket?
+    RINGDOVE_INLINE bool has_message_places() const { return !is_throughput() || is_relayed(); }
     // The rank that has an expert, or NO_RANK; and the first expert of a rank.
     RINGDOVE_INLINE u32 owner(u32 expert) const {
         return entry(group.owners, expert / group.local_experts);
@@ -209,7 +211,7 @@ struct Experts {
             return group.outgoing + u64(to / group.node_ranks) * group.relayed_bytes;
         }
         return group.outgoing + u64(to) * group.header_bytes +
-               u64(entry(call.routing.home_bases, to)) * group.row_bytes;
+               u64(entry(call.routing.message_bases, to)) * group.row_bytes;
     }
 
     // Where this rank writes its message to `to`.
@@ -226,7 +228,7 @@ struct Experts {
     // Offset in this rank's window of rows that an engine takes back to `to`.
     RINGDOVE_INLINE u64 returning(u32 to) const {
         const u64 nth = is_relayed() ? to / group.node_ranks : to;
-        return group.returning + nth * group.rows_max * group.return_row_bytes;
+        return group.returning + nth * group.return_rows_max * group.return_row_bytes;
     }
 
     // Offset of the word that `from` raises in another rank's window.
@@ -332,10 +334,5 @@ private:
         return device.ports(peer, group.lane + u32(is_combine));
     }
 };
-
-// Bytes of one value for each choice, in a row.
-RINGDOVE_INLINE u32 choices_bytes(const ExpertsGroup& group) {
-    return round_up(group.top_k * 4, VECTOR_BYTES);
-}
 
 }  // namespace ringdove

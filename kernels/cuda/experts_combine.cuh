@@ -38,7 +38,7 @@ RINGDOVE_INLINE void return_rows(const Experts& experts, u64 home, u32 to, u32 r
     const ExpertsGroup& group = experts.group;
     const u64 first = first_return(experts, home, to);
     for (; row < rows; row += warp.count) {
-        const u64 from = entry(call.routing.in_places, u64(to) * group.rows_max + row);
+        const u64 from = entry(call.routing.in_places, u64(to) * group.return_rows_max + row);
         const u64 at = first + u64(row) * group.return_row_bytes;
         copy_vectors(at, call.input + from * group.return_data_bytes, group.return_data_bytes,
                      warp.team());
@@ -67,7 +67,7 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
         // The rows of all ranks count as one sequence, so that all warps share them.
         u32 row = warp.number;
         for (u32 to = 0; to < experts.ranks; ++to) {
-            const u32 rows = entry(call.routing.in_rows, to);
+            const u32 rows = entry(call.routing.in_returns, to);
             if (row < rows && (experts.is_relayed() || experts.is_far(to) == is_far) &&
                 !experts.is_given_up(to)) {
                 return_rows(experts, home, to, row, rows, warp);
@@ -76,7 +76,7 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
         }
     };
     const auto announce = [&](u32 to) RINGDOVE_INLINE_LAMBDA {
-        const u64 bytes = u64(entry(call.routing.in_rows, to)) * group.return_row_bytes;
+        const u64 bytes = u64(entry(call.routing.in_returns, to)) * group.return_row_bytes;
         const u64 first = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
         experts.announce(true, step, to, home + first, experts.returning(to), bytes);
     };
@@ -187,14 +187,28 @@ constexpr u32 COMBINE_VECTORS = 4;
 constexpr u32 COMBINE_BYTES = COMBINE_VECTORS * ROW_BYTES;
 
 // Rows that are added, with their factors, by number: the rows of one token's choices, or those
-// that a relay has of one row.
+// that a relay has of one row. Lane `k` of a warp has the `k`th.
 struct Terms {
-    // u32 for each choice: the row, or NO_ROW.
-    u64 table;
-    // f32 for each choice, or 0 where the factors are 1.
-    u64 factors;
     u64 rows;
-    u32 count;
+    // A bit for each row that there is.
+    u32 present;
+    u32 row;
+    float factor;
+    bool has_factors;
+
+    // The tables hold a number for each of `count` choices: the row (NO_ROW where there is none)
+    // and its factor; without a table of factors they are 1. A warp calls.
+    static RINGDOVE_INLINE Terms of(u64 table, u64 factors, u64 rows, u32 count, u32 lane) {
+        u32 row = NO_ROW;
+        float factor = 1.0f;
+        if (lane < count) {
+            row = entry(table, lane);
+            if (factors != 0) {
+                factor = ptx::load<float>(factors + u64(lane) * 4);
+            }
+        }
+        return {rows, ptx::ballot(row != NO_ROW), row, factor, factors != 0};
+    }
 };
 
 // What one part of a sum reads and writes.
@@ -212,30 +226,52 @@ struct Part {
     }
 };
 
-// Adds one part of some rows into `to`. Lanes of a whole part have all of their vectors.
+// Adds one part of the `k`th row to sums, or to 0 where it is the first. A warp calls.
+template <class Values, bool IS_WHOLE, bool HAS_WEIGHTS, bool IS_FIRST>
+RINGDOVE_INLINE void add_row(float (&sums)[COMBINE_VECTORS][8], const Part& part,
+                             const Terms& terms, u32 k) {
+    const u64 from =
+        terms.rows + part.first + u64(ptx::shuffle(terms.row, k)) * part.row_bytes;
+    float factor = 1.0f;
+    if constexpr (HAS_WEIGHTS) {
+        factor = ptx::f32_from_bits(ptx::shuffle(ptx::f32_bits(terms.factor), k));
+    }
+#pragma unroll
+    for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
+        if constexpr (IS_FIRST) {
+#pragma unroll
+            for (u32 at = 0; at < 8; ++at) {
+                sums[i][at] = 0;
+            }
+        }
+        if (part.has<IS_WHOLE>(i)) {
+            ptx::Vector<u32> values;
+            ptx::load_vector<0>(from + i * ROW_BYTES, values);
+            Values::template add<HAS_WEIGHTS>(sums[i], values, factor);
+        }
+    }
+}
+
+// Adds one part of some rows into `to`; a warp calls. Lanes of a whole part have all of their
+// vectors.
 template <class Values, bool IS_WHOLE, bool HAS_WEIGHTS>
 RINGDOVE_INLINE void add_part(const Part& part, const Terms& terms, u64 to) {
-    const u64 rows = terms.rows + part.first;
-    float sums[COMBINE_VECTORS][8] = {};
-#pragma unroll 1
-    for (u32 k = 0; k < terms.count; ++k) {
-        const u32 row = entry(terms.table, k);
-        if (row == NO_ROW) {
-            continue;
-        }
-        float factor = 1.0f;
-        if (HAS_WEIGHTS && terms.factors != 0) {
-            factor = ptx::load<float>(terms.factors + u64(k) * 4);
-        }
-        const u64 from = rows + u64(row) * part.row_bytes;
+    if (terms.present == 0) {
 #pragma unroll
         for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
             if (part.has<IS_WHOLE>(i)) {
-                ptx::Vector<u32> values;
-                ptx::load_vector<0>(from + i * ROW_BYTES, values);
-                Values::template add<HAS_WEIGHTS>(sums[i], values, factor);
+                ptx::store_vector<0>(to + part.first + i * ROW_BYTES, ptx::Vector<u32>{});
             }
         }
+        return;
+    }
+    // The first row apart, so that no sums are set to 0 one by one.
+    float sums[COMBINE_VECTORS][8];
+    add_row<Values, IS_WHOLE, HAS_WEIGHTS, true>(sums, part, terms,
+                                                 ptx::lowest_one(terms.present));
+#pragma unroll 1
+    for (u32 left = terms.present & (terms.present - 1); left != 0; left &= left - 1) {
+        add_row<Values, IS_WHOLE, HAS_WEIGHTS, false>(sums, part, terms, ptx::lowest_one(left));
     }
 #pragma unroll
     for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
@@ -247,6 +283,34 @@ RINGDOVE_INLINE void add_part(const Part& part, const Terms& terms, u64 to) {
     }
 }
 
+// A warp's parts, one after the other, of rows of `parts` parts each that all warps share.
+struct PartOfRow {
+    u64 row;
+    u32 part;
+    u32 parts;
+    // From one to the next.
+    u32 rows_apart;
+    u32 parts_apart;
+
+    RINGDOVE_INLINE PartOfRow(const GridWarp& warp, u32 parts_of_row)
+        : row(warp.number / parts_of_row),
+          part(warp.number % parts_of_row),
+          parts(parts_of_row),
+          rows_apart(warp.count / parts_of_row),
+          parts_apart(warp.count % parts_of_row) {}
+
+    RINGDOVE_INLINE u64 begin() const { return u64(part) * COMBINE_BYTES; }
+
+    RINGDOVE_INLINE void next() {
+        row += rows_apart;
+        part += parts_apart;
+        if (part >= parts) {
+            part -= parts;
+            ++row;
+        }
+    }
+};
+
 template <class Values>
 RINGDOVE_INLINE void add_any_part(const ExpertsGroup& group, const Terms& terms, u64 to, u64 begin,
                                   u32 lane) {
@@ -255,7 +319,7 @@ RINGDOVE_INLINE void add_any_part(const ExpertsGroup& group, const Terms& terms,
                        group.return_row_bytes};
     if (begin + COMBINE_BYTES > part.data_bytes) {
         add_part<Values, false, true>(part, terms, to);
-    } else if (terms.factors != 0) {
+    } else if (terms.has_factors) {
         add_part<Values, true, true>(part, terms, to);
     } else {
         add_part<Values, true, false>(part, terms, to);
@@ -274,21 +338,21 @@ RINGDOVE_INLINE void add_part_of_type(const ExpertsGroup& group, const Terms& te
     }
 }
 
-// The sums of the weights that came with some rows, in the order of the rows, into `to`.
+// The sums of the weights that came with some rows, in the order of the rows, into `to`; a warp
+// calls.
 RINGDOVE_INLINE void add_weights(const ExpertsGroup& group, const Terms& terms, u64 to, u32 lane) {
-    if (lane >= group.top_k) {
-        return;
-    }
+    const bool is_choice = lane < group.top_k;
+    const u64 weights = terms.rows + group.return_data_bytes + lane * 4;
     float sum = 0;
-    for (u32 k = 0; k < terms.count; ++k) {
-        const u32 row = entry(terms.table, k);
-        if (row != NO_ROW) {
-            const u64 weights =
-                terms.rows + u64(row) * group.return_row_bytes + group.return_data_bytes;
-            sum = sum + ptx::load<float>(weights + lane * 4);
+    for (u32 left = terms.present; left != 0; left &= left - 1) {
+        const u32 row = ptx::shuffle(terms.row, ptx::lowest_one(left));
+        if (is_choice) {
+            sum = sum + ptx::load<float>(weights + u64(row) * group.return_row_bytes);
         }
     }
-    ptx::store<float>(to + lane * 4, sum);
+    if (is_choice) {
+        ptx::store<float>(to + lane * 4, sum);
+    }
 }
 
 // In a group that goes on: which results of a token are missing, a bit for each choice. Rows that
@@ -359,16 +423,20 @@ RINGDOVE_INLINE void experts_combine(const ExpertsCall& call) {
     // Of a faulty routing nothing was sent, and nothing is added; a group that goes on gives zeros,
     // and marks them.
     const bool is_unsent = experts.goes_on() && experts.fault_code() != 0;
-    const u64 items = (is_unsent ? u64(call.tokens) : experts.token_count()) * parts;
-    for (u64 item = warp.number; item < items; item += warp.count) {
-        const u64 token = item / parts;
-        const u64 begin = item % parts * COMBINE_BYTES;
-        const u64 first = token * group.top_k;
-        const u64 weights = call.weights != 0 ? call.weights : call.routing.weights;
-        const Terms terms = {call.routing.homes + first * 4,
-                             experts.is_throughput() ? 0 : weights + first * 4, rows,
-                             is_unsent ? 0 : group.top_k};
-        const u64 to = call.output + token * group.return_data_bytes;
+    const u64 tokens = is_unsent ? u64(call.tokens) : experts.token_count();
+    const u64 weights = call.weights != 0 ? call.weights : call.routing.weights;
+    const u32 top_k = group.top_k;
+    const u32 count = is_unsent ? 0 : top_k;
+    const bool has_factors = !experts.is_throughput();
+    const u32 data_bytes = group.return_data_bytes;
+    for (PartOfRow it(warp, parts); it.row < tokens; it.next()) {
+        const u64 token = it.row;
+        const u64 begin = it.begin();
+        const u64 first = token * top_k;
+        const Terms terms = Terms::of(call.routing.homes + first * 4,
+                                      has_factors ? weights + first * 4 : 0, rows, count,
+                                      warp.lane);
+        const u64 to = call.output + token * data_bytes;
         add_part_of_type(group, terms, to, begin, warp.lane);
         if (begin != 0) {
             continue;

@@ -1,238 +1,11 @@
-// Dispatch: where each token goes, the messages, and where their rows lie in the output.
+// Dispatch: the messages, and where their rows lie in the output. experts_route.cuh says before
+// where each token goes.
 #pragma once
 
-#include "experts.cuh"
 #include "experts_fp8.cuh"
+#include "experts_route.cuh"
 
 namespace ringdove {
-
-// The caller's indices, of either width.
-struct Choices {
-    u64 address;
-    bool is_wide;
-
-    RINGDOVE_INLINE s64 operator()(u64 index) const {
-        return is_wide ? s64(ptx::load<u64>(address + index * 8))
-                       : s64(s32(ptx::load<u32>(address + index * 4)));
-    }
-};
-
-// Tokens that this call may look at.
-RINGDOVE_INLINE u32 usable_tokens(const ExpertsCall& call) {
-    return (call.flags & EXPERTS_TOO_MANY) != 0 ? 0 : call.tokens;
-}
-
-// A fault of this rank's routing; of several, the first token's counts.
-RINGDOVE_INLINE void note_fault(const Experts& experts, u64 place, ExpertsFaultCode code) {
-    const u64 packed = place * 8 + u64(code);
-    ptx::fetch_min_relaxed_gpu_u64(experts.state(__builtin_offsetof(ExpertsState, first_fault)),
-                                   packed);
-}
-
-// Checks one token's choices, and keeps them for the combine.
-RINGDOVE_INLINE void check_token(const Experts& experts, const Choices& choices, u32 token) {
-    const ExpertsCall& call = experts.call;
-    const u32 top_k = experts.group.top_k;
-    const u64 first = u64(token) * top_k;
-    for (u32 k = 0; k < top_k; ++k) {
-        const s64 expert = choices(first + k);
-        const u64 place = u64(token) * 16 + k;
-        if (expert < -1 || expert >= s64(experts.group.experts)) {
-            note_fault(experts, place, ExpertsFaultCode::Index);
-        }
-        for (u32 earlier = 0; earlier < k && expert >= 0; ++earlier) {
-            if (choices(first + earlier) == expert) {
-                note_fault(experts, place, ExpertsFaultCode::Repeated);
-            }
-        }
-        const float weight = call.weights != 0
-                                 ? ptx::load<float>(call.weights + (first + k) * 4)
-                                 : 1.0f;
-        if (weight != weight) {
-            note_fault(experts, place, ExpertsFaultCode::Weight);
-        }
-        set_entry(call.routing.indices, first + k, u32(s32(expert)));
-        ptx::store<float>(call.routing.weights + (first + k) * 4, weight);
-        if (expert < 0) {
-            set_entry(call.routing.places, first + k, NO_ROW);
-            if (experts.is_relayed()) {
-                set_entry(call.routing.node_places, first + k, NO_ROW);
-            }
-        }
-    }
-}
-
-// Numbers the tokens of one bucket, in their order; a warp calls. The bucket holds the tokens that
-// chose one of the experts from `first` on, and a token's first such choice has its row, which the
-// table `places` gets. Gives how many there are. Without `KEEPS` it only counts.
-template <bool KEEPS>
-RINGDOVE_INLINE u32 number_tokens(const Experts& experts, const Choices& choices, u64 places,
-                                  u32 first, u32 count, u32 lane) {
-    const u32 tokens = usable_tokens(experts.call);
-    const u32 top_k = experts.group.top_k;
-    const u32 lanes_before = (1u << lane) - 1;
-    u32 numbered = 0;
-    for (u32 begin = 0; begin < tokens; begin += WARP_THREADS) {
-        const u32 token = begin + lane;
-        const u64 row = u64(token) * top_k;
-        u32 choice = NO_ROW;
-        for (u32 k = 0; k < top_k && token < tokens; ++k) {
-            const s64 expert = choices(row + k);
-            // One comparison: what is below `first` is far above it as a number without sign.
-            if (u64(expert) - first >= count) {
-                continue;
-            }
-            if (choice == NO_ROW) {
-                choice = k;
-            } else if (KEEPS) {
-                set_entry(places, row + k, NO_ROW);
-            }
-        }
-        const u32 chosen = ptx::ballot(choice != NO_ROW);
-        if (KEEPS && choice != NO_ROW) {
-            set_entry(places, row + choice,
-                      numbered + ptx::count_ones(chosen & lanes_before));
-        }
-        numbered += ptx::count_ones(chosen);
-    }
-    return numbered;
-}
-
-// The fault of this launch, if any, as messages carry it; one thread of the last block calls.
-RINGDOVE_INLINE void keep_fault(const Experts& experts, const Choices& choices) {
-    const ExpertsCall& call = experts.call;
-    const u64 word = experts.state(__builtin_offsetof(ExpertsState, first_fault));
-    const u64 packed = ptx::load<u64>(word);
-    ExpertsFault fault = {};
-    fault.rank = experts.rank;
-    fault.step = ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, sent)));
-    if ((call.flags & EXPERTS_TOO_MANY) != 0) {
-        fault.code = u32(ExpertsFaultCode::Tokens);
-        fault.value = call.tokens;
-    } else if (packed != EXPERTS_NO_FAULT) {
-        fault.code = u32(packed & 7);
-        fault.place = packed >> 3;
-        const u64 index = (fault.place >> 4) * experts.group.top_k + (fault.place & 15);
-        fault.value = fault.code == u32(ExpertsFaultCode::Weight)
-                          ? s64(entry(call.weights, index))
-                          : choices(index);
-    }
-    *reinterpret_cast<ExpertsFault*>(call.routing.fault) = fault;
-    ptx::store<u64>(call.routing.fault + sizeof(ExpertsFault), usable_tokens(call));
-    ptx::store<u64>(word, EXPERTS_NO_FAULT);
-}
-
-// Where the rows of each rank begin; the last block calls.
-RINGDOVE_INLINE void lay_out(const Experts& experts, bool is_faulty) {
-    const ExpertsRouting& routing = experts.call.routing;
-    const ExpertsGroup& group = experts.group;
-    const u32 nodes = experts.is_relayed() ? experts.node_count() : 0;
-    for (u32 to = ptx::thread_index(); to < experts.ranks + nodes; to += ptx::thread_count()) {
-        u32 rows = 0;
-        for (u32 local = 0; local < group.local_experts && to < experts.ranks; ++local) {
-            const u32 expert = experts.first_expert(to) + local;
-            set_entry(routing.bases, expert, rows);
-            if (is_faulty) {
-                set_entry(routing.counts, expert, 0);
-            } else {
-                rows += entry(routing.counts, expert);
-            }
-        }
-        if (experts.is_throughput()) {
-            rows = is_faulty ? 0 : entry(routing.counts, group.experts + to);
-        }
-        set_entry(routing.rows, to, rows);
-    }
-    ptx::barrier();
-    if (ptx::thread_index() == 0) {
-        // The order in which rows come back: those of ranks that get a message of their own, then
-        // those of other nodes. The rows of ranks there are among their node's.
-        u32 rows = 0;
-        for (u32 to = 0; to < experts.ranks + nodes; ++to) {
-            set_entry(routing.home_bases, to, rows);
-            const bool is_own = to < experts.ranks
-                                    ? nodes == 0 || !experts.is_far(to)
-                                    : to - experts.ranks != experts.node();
-            rows += is_own ? entry(routing.rows, to) : 0;
-        }
-    }
-}
-
-// One bucket: an expert, then, in throughput mode, a rank, then, where rows are relayed, a node.
-// Gives its count.
-RINGDOVE_INLINE u32 number_bucket(const Experts& experts, const Choices& choices, u32 bucket,
-                                  u32 lane) {
-    const ExpertsRouting& routing = experts.call.routing;
-    const u32 local = experts.group.local_experts;
-    if (bucket >= experts.group.experts + experts.ranks) {
-        const u32 of_node = experts.group.node_ranks * local;
-        const u32 first = (bucket - experts.group.experts - experts.ranks) * of_node;
-        return number_tokens<true>(experts, choices, routing.node_places, first, of_node, lane);
-    }
-    if (bucket >= experts.group.experts) {
-        const u32 first = experts.first_expert(bucket - experts.group.experts);
-        return number_tokens<true>(experts, choices, routing.places, first, local, lane);
-    }
-    if (experts.is_throughput()) {
-        return number_tokens<false>(experts, choices, routing.places, bucket, 1, lane);
-    }
-    return number_tokens<true>(experts, choices, routing.places, bucket, 1, lane);
-}
-
-// Where each token goes: one warp for each bucket, and for each 32 tokens that it checks.
-RINGDOVE_INLINE void experts_route(const ExpertsCall& call) {
-    const Experts experts(call);
-    const ExpertsGroup& group = experts.group;
-    const GridWarp warp = GridWarp::here();
-    const Choices choices = {call.indices, (call.flags & EXPERTS_WIDE_INDICES) != 0};
-    const u32 tokens = usable_tokens(call);
-    const u32 nodes = experts.is_relayed() ? experts.node_count() : 0;
-    const u32 buckets = group.experts + (experts.is_throughput() ? experts.ranks + nodes : 0);
-    const u32 items = buckets + (tokens + WARP_THREADS - 1) / WARP_THREADS;
-    for (u32 item = warp.number; item < items; item += warp.count) {
-        if (item >= buckets) {
-            const u32 token = (item - buckets) * WARP_THREADS + warp.lane;
-            if (token < tokens) {
-                check_token(experts, choices, token);
-            }
-            ptx::converge_warp();
-            continue;
-        }
-        const u32 count = number_bucket(experts, choices, item, warp.lane);
-        if (warp.lane == 0) {
-            set_entry(call.routing.counts, item, count);
-        }
-        ptx::converge_warp();
-    }
-    if (!is_last_block(experts.state(__builtin_offsetof(ExpertsState, blocks_done)))) {
-        return;
-    }
-    if (ptx::thread_index() == 0) {
-        keep_fault(experts, choices);
-    }
-    ptx::barrier();
-    lay_out(experts, experts.fault_code() != 0);
-}
-
-// What a row says of itself, behind its data; a warp calls. In throughput mode it names those of
-// the token's experts that are among the `count` from `first_there` on.
-RINGDOVE_INLINE void describe_row(const Experts& experts, u64 at, u32 token, u32 choice,
-                                  u32 first_there, u32 count, u32 lane) {
-    const ExpertsRouting& routing = experts.call.routing;
-    const u64 first = u64(token) * experts.group.top_k;
-    if (lane == 0) {
-        const ExpertsRow row = {token, choice, entry(routing.weights, first + choice), 0};
-        *reinterpret_cast<ExpertsRow*>(at) = row;
-    }
-    if (experts.is_throughput() && lane < experts.group.top_k) {
-        const u32 expert = entry(routing.indices, first + lane);
-        const bool is_there = expert >= first_there && expert - first_there < count;
-        const u64 indices = at + sizeof(ExpertsRow);
-        set_entry(indices, lane, is_there ? expert - first_there : NO_ROW);
-        set_entry(indices + choices_bytes(experts.group), lane,
-                  is_there ? entry(routing.weights, first + lane) : 0);
-    }
-}
 
 // The head of a message at `message`, with the counts of `count` experts from `first` on, and rows
 // by their place in the handle's tables; a warp calls.
@@ -289,51 +62,104 @@ RINGDOVE_INLINE void write_row(const Experts& experts, u64 at, u32 token, const 
     }
 }
 
-// One choice: its row, where it has one. A warp calls.
-RINGDOVE_INLINE void send_choice(const Experts& experts, u64 step, u64 item, bool is_far,
-                                 const GridWarp& warp) {
-    const ExpertsCall& call = experts.call;
+// What one lane knows of one choice of a token.
+struct SentChoice {
+    // The rank that gets a message with it; of rows that are relayed, as a number behind those of
+    // all ranks, the node. NO_RANK: none.
+    u32 destination;
+    // The expert's number among those of the destination, and the choice's place among those of
+    // its bucket.
+    u32 local;
+    u32 place;
+    u32 weight;
+    // Where its row lies in the message, or 0: another choice of the token has the row, or the
+    // message is of another turn.
+    u64 at;
+};
+
+// The lane's choice of a token. It keeps where its result comes back, if `keeps_home`.
+RINGDOVE_INLINE SentChoice sent_choice(const Experts& experts, u64 step, u32 token, bool is_far,
+                                       bool keeps_home, u32 lane) {
+    const ExpertsRouting& routing = experts.call.routing;
     const ExpertsGroup& group = experts.group;
-    const u32 expert = entry(call.routing.indices, item);
+    SentChoice choice = {NO_RANK, 0, NO_ROW, 0, 0};
+    if (lane >= group.top_k) {
+        return choice;
+    }
+    const u64 item = u64(token) * group.top_k + lane;
+    const u32 expert = entry(routing.indices, item);
     const u32 to = expert == NO_ROW ? NO_RANK : experts.owner(expert);
-    if (to != NO_RANK && experts.is_far(to) != is_far) {
-        return;
-    }
-    const bool is_relayed = to != NO_RANK && is_far && experts.is_relayed();
-    const u32 place = to == NO_RANK ? NO_ROW
-                                    : entry(is_relayed ? call.routing.node_places
-                                                       : call.routing.places,
-                                            item);
-    if (place == NO_ROW) {
-        if (warp.lane == 0) {
-            set_entry(call.routing.homes, item, NO_ROW);
+    if (to == NO_RANK) {
+        if (keeps_home) {
+            set_entry(routing.homes, item, NO_ROW);
         }
-        return;
+        return choice;
     }
-    const u32 token = u32(item / group.top_k);
-    const u32 choice = u32(item % group.top_k);
-    const u32 row = experts.is_throughput() ? place : entry(call.routing.bases, expert) + place;
-    const u32 node = is_relayed ? to / group.node_ranks : 0;
-    if (warp.lane == 0) {
-        const u32 destination = is_relayed ? experts.ranks + node : to;
-        set_entry(call.routing.homes, item, entry(call.routing.home_bases, destination) + row);
+    choice.destination = to;
+    if (experts.is_far(to) != is_far) {
+        return choice;
     }
-    const u64 message = experts.message_to(step, to);
-    if (!is_relayed) {
-        const u64 at = message + group.header_bytes + u64(row) * group.row_bytes;
+    const bool is_relayed = is_far && experts.is_relayed();
+    u32 first_there = experts.first_expert(to);
+    if (is_relayed) {
+        const u32 node = to / group.node_ranks;
+        choice.destination = experts.ranks + node;
+        first_there = node * group.node_ranks * group.local_experts;
+    }
+    choice.local = expert - first_there;
+    choice.place = entry(routing.places, item);
+    choice.weight = entry(routing.weights, item);
+    const bool is_shared = is_relayed || !experts.is_throughput();
+    const u32 row = is_shared ? entry(routing.message_places, item) : choice.place;
+    if (keeps_home) {
+        const u32 nth =
+            experts.is_throughput() ? row : entry(routing.bases, expert) + choice.place;
+        const u32 first = entry(routing.home_bases, choice.destination);
+        set_entry(routing.homes, item, nth == NO_ROW ? NO_ROW : first + nth);
+    }
+    if (row != NO_ROW) {
+        choice.at = experts.message_to(step, to) +
+                    (is_relayed ? group.relayed_header_bytes + u64(row) * group.relayed_row_bytes
+                                : group.header_bytes + u64(row) * group.row_bytes);
+    }
+    return choice;
+}
+
+// The rows of one token; a warp calls. Where there are few tokens, `shares` warps have every
+// `shares`th of its rows.
+RINGDOVE_INLINE void send_token(const Experts& experts, u64 step, u32 token, u32 share, u32 shares,
+                                bool is_far, const GridWarp& warp) {
+    const ExpertsGroup& group = experts.group;
+    const u32 top_k = group.top_k;
+    const u32 choices = group.choices_bytes;
+    const u32 described = group.data_bytes + group.scale_bytes;
+    const SentChoice mine =
+        sent_choice(experts, step, token, is_far, share == 0, warp.lane);
+    const bool has_places = !experts.is_throughput() || (is_far && experts.is_relayed());
+    u32 left = ptx::ballot(mine.at != 0);
+    for (u32 skipped = share; left != 0; left &= left - 1) {
+        if (skipped != 0) {
+            --skipped;
+            continue;
+        }
+        skipped = shares - 1;
+        const u32 choice = ptx::lowest_one(left);
+        const u64 at = ptx::shuffle(mine.at, choice);
+        const bool is_there = ptx::shuffle(mine.destination, choice) == mine.destination;
+        const u32 weight = ptx::shuffle(mine.weight, choice);
         write_row(experts, at, token, warp);
-        return describe_row(experts, at + group.data_bytes + group.scale_bytes, token, choice,
-                            experts.first_expert(to), group.local_experts, warp.lane);
-    }
-    const u64 at = message + group.relayed_header_bytes + u64(row) * group.relayed_row_bytes;
-    const u32 count = group.node_ranks * group.local_experts;
-    write_row(experts, at, token, warp);
-    const u64 behind = at + group.data_bytes + group.scale_bytes;
-    describe_row(experts, behind, token, choice, node * count, count, warp.lane);
-    if (warp.lane < group.top_k) {
-        const u64 first = u64(token) * group.top_k;
-        const u64 places = behind + sizeof(ExpertsRow) + 2 * choices_bytes(group);
-        set_entry(places, warp.lane, entry(call.routing.places, first + warp.lane));
+        const u64 behind = at + described;
+        if (warp.lane == 0) {
+            ptx::store_vector<0>(behind, ptx::Vector<u32>{{token, choice, weight, 0}});
+        }
+        if (warp.lane < top_k) {
+            const u64 numbers = behind + sizeof(ExpertsRow) + warp.lane * 4;
+            ptx::store<u32>(numbers, is_there ? mine.local : NO_ROW);
+            ptx::store<u32>(numbers + choices, is_there ? mine.weight : 0);
+            if (has_places) {
+                ptx::store<u32>(numbers + 2 * choices, mine.place);
+            }
+        }
     }
 }
 
@@ -358,10 +184,14 @@ RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
     const GridWarp warp = GridWarp::here();
     const u64 sent = experts.state(__builtin_offsetof(ExpertsState, sent));
     const u64 step = ptx::load<u64>(sent);
-    const u64 choices = experts.sent_tokens() * group.top_k;
+    const u64 tokens = experts.sent_tokens();
+    // Where warps are left over, several share the rows of one token.
+    const u32 warps = tokens == 0 ? 1 : warp.count / u32(tokens);
+    const u32 shares = warps < 1 ? 1 : warps < group.top_k ? warps : group.top_k;
     const auto write = [&](bool is_far) RINGDOVE_INLINE_LAMBDA {
-        for (u64 item = warp.number; item < choices; item += warp.count) {
-            send_choice(experts, step, item, is_far, warp);
+        for (u64 item = warp.number; item < tokens * shares; item += warp.count) {
+            const u32 token = u32(item) / shares;
+            send_token(experts, step, token, u32(item) % shares, shares, is_far, warp);
         }
         for (u32 to = warp.number; to < experts.ranks; to += warp.count) {
             if (experts.is_far(to) == is_far && experts.sends_to(to)) {
@@ -401,27 +231,35 @@ RINGDOVE_INLINE void take_counts(const Experts& experts, u64 step, u32 from) {
     const ExpertsGroup& group = experts.group;
     if (experts.is_given_up(from)) {
         set_entry(routing.in_rows, from, 0);
+        set_entry(routing.in_returns, from, 0);
         set_entry(routing.in_homes, from, 0);
         return;
     }
     const u64 message = experts.window + experts.received(step, from);
     ExpertsHeader* header = reinterpret_cast<ExpertsHeader*>(message);
     const u64 table = u64(from) * group.local_experts;
-    u64 rows = 0;
+    const u32 rows = header->rows;
+    u64 returns = 0;
+    u32 largest = 0;
     for (u32 local = 0; local < group.local_experts; ++local) {
-        set_entry(routing.in_bases, table + local, u32(rows));
-        rows += entry(message + sizeof(ExpertsHeader), local);
+        set_entry(routing.in_bases, table + local, u32(returns));
+        const u32 count = entry(message + sizeof(ExpertsHeader), local);
+        returns += count;
+        largest = count > largest ? count : largest;
     }
+    // A row for each token that has a choice here.
+    bool is_true = header->step == step && rows <= group.rows_max && largest <= rows;
     if (experts.is_throughput()) {
-        rows = header->rows;
+        returns = rows;
     }
-    const bool is_true = header->step == step && rows == header->rows && rows <= group.rows_max &&
-                         u64(header->home_base) + rows <= group.home_rows_max;
+    is_true = is_true && rows <= returns && returns <= group.return_rows_max &&
+              u64(header->home_base) + returns <= group.home_rows_max;
     if (!is_true) {
         header->fault = {step, 0, s64(rows), u32(ExpertsFaultCode::Message), from};
     }
     const bool is_empty = header->fault.code != 0;
-    set_entry(routing.in_rows, from, is_empty ? 0 : header->rows);
+    set_entry(routing.in_rows, from, is_empty ? 0 : rows);
+    set_entry(routing.in_returns, from, is_empty ? 0 : u32(returns));
     set_entry(routing.in_homes, from, is_empty ? 0 : header->home_base);
 }
 
@@ -478,25 +316,94 @@ RINGDOVE_INLINE void experts_await(const ExpertsCall& call) {
     }
 }
 
-// The row of the output for row `row` of the message of `from`.
-RINGDOVE_INLINE u32 output_row(const Experts& experts, u32 from, u32 row) {
-    const ExpertsRouting& routing = experts.call.routing;
-    if (experts.is_throughput()) {
-        return entry(routing.in_starts, from) + row;
+// What rows of one message have in common.
+struct ReceivedMessage {
+    u32 from;
+    // Counts of its rows, by local expert.
+    u64 counts;
+    u64 first_row;
+    // Where its rows go back in `in_places`.
+    u64 returns;
+};
+
+// Data and scales of a row, into row `to` of the output; a warp calls.
+RINGDOVE_INLINE void take_row(const Experts& experts, u64 at, u32 to, const GridWarp& warp) {
+    const ExpertsCall& call = experts.call;
+    const ExpertsGroup& group = experts.group;
+    copy_vectors(call.output + u64(to) * group.data_bytes, at, group.data_bytes, warp.team());
+    if (group.scales != EXPERTS_NO_SCALES) {
+        const u32 bytes = scales_bytes(group);
+        copy(call.output_scales + u64(to) * bytes, at + group.data_bytes, bytes, warp.team());
     }
-    // The last expert whose rows do not begin behind it.
-    const u64 table = u64(from) * experts.group.local_experts;
-    u32 low = 0;
-    u32 high = experts.group.local_experts;
-    while (high - low > 1) {
-        const u32 middle = (low + high) / 2;
-        if (entry(routing.in_bases, table + middle) <= row) {
-            low = middle;
-        } else {
-            high = middle;
+}
+
+// What a row of the output stands for, where the caller asks.
+RINGDOVE_INLINE void tell_source(const ExpertsCall& call, u32 to, u32 token, u32 choice,
+                                 u32 weight) {
+    if (call.output_sources != 0) {
+        ptx::store_vector<0>(call.output_sources + u64(to) * sizeof(ExpertsRow),
+                             ptx::Vector<u32>{{token, choice, weight, 0}});
+    }
+}
+
+// Low latency: a row of a message for each of its choices here; a warp calls.
+RINGDOVE_INLINE void receive_choices(const Experts& experts, const ReceivedMessage& message,
+                                     u64 at, const GridWarp& warp) {
+    const ExpertsCall& call = experts.call;
+    const ExpertsGroup& group = experts.group;
+    const u64 behind = at + group.data_bytes + group.scale_bytes;
+    u32 to = 0;
+    bool is_here = false;
+    if (warp.lane < group.top_k) {
+        const u64 numbers = behind + sizeof(ExpertsRow) + warp.lane * 4;
+        const u32 local = ptx::load<u32>(numbers);
+        const u32 place = ptx::load<u32>(numbers + 2 * group.choices_bytes);
+        // Numbers of a peer: checked before they lead anywhere (R8).
+        is_here = local < group.local_experts && place < entry(message.counts, local);
+        if (is_here) {
+            const u64 item = u64(message.from) * group.local_experts + local;
+            to = entry(call.routing.in_starts, item) + place;
+            set_entry(message.returns, entry(call.routing.in_bases, item) + place, to);
+            tell_source(call, to, ptx::load<u32>(behind), warp.lane,
+                        ptx::load<u32>(numbers + group.choices_bytes));
         }
     }
-    return entry(routing.in_starts, table + low) + row - entry(routing.in_bases, table + low);
+    for (u32 left = ptx::ballot(is_here); left != 0; left &= left - 1) {
+        take_row(experts, at, ptx::shuffle(to, ptx::lowest_one(left)), warp);
+    }
+}
+
+// Throughput: a row of a message as row `to` of the output; a warp calls.
+RINGDOVE_INLINE void receive_token(const Experts& experts, const ReceivedMessage& message, u64 at,
+                                   u32 row, const GridWarp& warp) {
+    const ExpertsCall& call = experts.call;
+    const ExpertsGroup& group = experts.group;
+    const u64 behind = at + group.data_bytes + group.scale_bytes;
+    const u32 choices = group.choices_bytes;
+    const u32 top_k = group.top_k;
+    const u32 to = entry(call.routing.in_starts, message.from) + row;
+    take_row(experts, at, to, warp);
+    if (warp.lane == 0) {
+        set_entry(message.returns, row, to);
+        tell_source(call, to, ptx::load<u32>(behind), ptx::load<u32>(behind + 4),
+                    ptx::load<u32>(behind + 8));
+    }
+    if (warp.lane >= top_k) {
+        return;
+    }
+    const u64 numbers = behind + sizeof(ExpertsRow) + warp.lane * 4;
+    const u64 place = u64(to) * top_k + warp.lane;
+    if (call.output_indices != 0) {
+        const u32 local = ptx::load<u32>(numbers);
+        if ((call.flags & EXPERTS_WIDE_INDICES) != 0) {
+            ptx::store<u64>(call.output_indices + place * 8, u64(s64(s32(local))));
+        } else {
+            set_entry(call.output_indices, place, local);
+        }
+    }
+    if (call.output_weights != 0) {
+        set_entry(call.output_weights, place, ptx::load<u32>(numbers + choices));
+    }
 }
 
 // Moves the rows of all messages into the output: by source rank, then by token.
@@ -509,7 +416,8 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
     if (experts.is_stopped()) {
         return;
     }
-    const u32 choices = choices_bytes(group);
+    const u32 row_bytes = group.row_bytes;
+    const bool is_throughput = experts.is_throughput();
     // The rows of all ranks count as one sequence, so that all warps share them.
     u32 next = warp.number;
     for (u32 from = 0; from < experts.ranks; ++from) {
@@ -519,40 +427,16 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
         if (row >= rows) {
             continue;
         }
-        const u64 first = experts.window + experts.received(step, from) + group.header_bytes;
+        const u64 first = experts.window + experts.received(step, from);
+        const ReceivedMessage message = {
+            from, first + sizeof(ExpertsHeader), first + group.header_bytes,
+            call.routing.in_places + u64(from) * group.return_rows_max * 4};
         for (; row < rows; row += warp.count) {
-            const u32 to = output_row(experts, from, row);
-            const u64 at = first + u64(row) * group.row_bytes;
-            const u64 behind = at + group.data_bytes + group.scale_bytes;
-            copy_vectors(call.output + u64(to) * group.data_bytes, at, group.data_bytes,
-                         warp.team());
-            if (group.scales != EXPERTS_NO_SCALES) {
-                const u32 bytes = scales_bytes(group);
-                copy(call.output_scales + u64(to) * bytes, at + group.data_bytes, bytes,
-                     warp.team());
-            }
-            if (warp.lane == 0) {
-                set_entry(call.routing.in_places, u64(from) * group.rows_max + row, to);
-                if (call.output_sources != 0) {
-                    *reinterpret_cast<ExpertsRow*>(call.output_sources +
-                                                   u64(to) * sizeof(ExpertsRow)) =
-                        *reinterpret_cast<const ExpertsRow*>(behind);
-                }
-            }
-            if (experts.is_throughput() && warp.lane < group.top_k) {
-                const u64 indices = behind + sizeof(ExpertsRow);
-                const u64 place = u64(to) * group.top_k + warp.lane;
-                if (call.output_indices != 0) {
-                    const u32 local = entry(indices, warp.lane);
-                    if ((call.flags & EXPERTS_WIDE_INDICES) != 0) {
-                        ptx::store<u64>(call.output_indices + place * 8, u64(s64(s32(local))));
-                    } else {
-                        set_entry(call.output_indices, place, local);
-                    }
-                }
-                if (call.output_weights != 0) {
-                    set_entry(call.output_weights, place, entry(indices + choices, warp.lane));
-                }
+            const u64 at = message.first_row + u64(row) * row_bytes;
+            if (is_throughput) {
+                receive_token(experts, message, at, row, warp);
+            } else {
+                receive_choices(experts, message, at, warp);
             }
         }
     }

@@ -46,6 +46,7 @@ struct ExpertsGroup {
     u64 first_experts;
     u64 gone;
     u64 grace_ns;
+    u64 histogram;
     u32 experts;
     u32 local_experts;
     u32 top_k;
@@ -68,6 +69,8 @@ struct ExpertsGroup {
     u32 relayed_header_bytes;
     u32 relayed_row_bytes;
     u32 goes_on;
+    u32 return_rows_max;
+    u32 choices_bytes;
 };
 
 struct ExpertsFault {
@@ -113,13 +116,15 @@ struct ExpertsRouting {
     u64 bases;
     u64 rows;
     u64 home_bases;
+    u64 message_bases;
     u64 fault;
     u64 in_rows;
+    u64 in_returns;
     u64 in_homes;
     u64 in_bases;
     u64 in_starts;
     u64 in_places;
-    u64 node_places;
+    u64 message_places;
     u64 relay_rows;
     u64 relay_homes;
     u64 relay_choices;

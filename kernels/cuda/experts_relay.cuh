@@ -105,7 +105,7 @@ RINGDOVE_INLINE void pass_row(const Experts& experts, u64 from, u64 to, u32 choi
     copy_vectors(to, from, bytes, warp.team());
     const u64 behind = from + bytes + sizeof(ExpertsRow);
     const u64 there = to + bytes + sizeof(ExpertsRow);
-    const u64 weights = choices_bytes(group);
+    const u64 weights = group.choices_bytes;
     if (warp.lane == 0) {
         const u32 token = reinterpret_cast<const ExpertsRow*>(from + bytes)->token;
         const ExpertsRow row = {token, choice, entry(behind + weights, choice), 0};
@@ -126,7 +126,7 @@ RINGDOVE_INLINE void relay_row(const Experts& experts, u64 step, u32 node, u32 r
     const u64 message = relayed_message(experts, step, node);
     const u64 from = message + group.relayed_header_bytes + u64(row) * group.relayed_row_bytes;
     const u64 indices = from + group.data_bytes + group.scale_bytes + sizeof(ExpertsRow);
-    const u64 places = indices + 2 * choices_bytes(group);
+    const u64 places = indices + 2 * group.choices_bytes;
     const u64 kept = (u64(node) * group.rows_max + row) * group.top_k;
     for (u32 choice = 0; choice < group.top_k; ++choice) {
         const u32 expert = entry(indices, choice);
@@ -213,22 +213,22 @@ RINGDOVE_INLINE void experts_gather(const ExpertsCall& call) {
     const u64 rows = experts.window + experts.gathered(step);
     const u32 parts = (group.return_data_bytes + COMBINE_BYTES - 1) / COMBINE_BYTES;
     // The parts of all nodes' rows count as one sequence, so that all warps share them.
-    u64 next = warp.number;
+    PartOfRow it(warp, parts);
     for (u32 node = 0; node < experts.node_count(); ++node) {
         const u64 to = experts.window + experts.returning(experts.relay(node));
-        const u64 items = u64(entry(call.routing.relay_rows, node)) * parts;
-        for (u64 item = next; item < items; item += warp.count) {
-            const u64 row = item / parts;
-            const u64 begin = item % parts * COMBINE_BYTES;
-            const u64 kept = (u64(node) * group.rows_max + row) * group.top_k;
-            const Terms terms = {call.routing.relay_choices + kept * 4, 0, rows, group.top_k};
-            const u64 at = to + row * group.return_row_bytes;
+        const u32 count = entry(call.routing.relay_rows, node);
+        for (; it.row < count; it.next()) {
+            const u64 begin = it.begin();
+            const u64 kept = (u64(node) * group.rows_max + it.row) * group.top_k;
+            const Terms terms = Terms::of(call.routing.relay_choices + kept * 4, 0, rows,
+                                          group.top_k, warp.lane);
+            const u64 at = to + it.row * group.return_row_bytes;
             add_part_of_type(group, terms, at, begin, warp.lane);
             if (begin == 0) {
                 add_weights(group, terms, at + group.return_data_bytes, warp.lane);
             }
         }
-        next = first_behind(next, items, warp);
+        it.row -= count;
     }
     if (!is_last_block(experts.state(__builtin_offsetof(ExpertsState, blocks_done)))) {
         return;

@@ -133,6 +133,29 @@ RINGDOVE_INLINE float exchange_f32(float mine, u32 lanes) {
     return other;
 }
 
+// The value of lane `from`; the whole warp calls it.
+RINGDOVE_INLINE u32 shuffle(u32 mine, u32 from) {
+    u32 value;
+    asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                 : "=r"(value)
+                 : "r"(mine), "r"(from));
+    return value;
+}
+RINGDOVE_INLINE u64 shuffle(u64 mine, u32 from) {
+    const u32 low = shuffle(static_cast<u32>(mine), from);
+    return static_cast<u64>(shuffle(static_cast<u32>(mine >> 32), from)) << 32 | low;
+}
+
+// The lanes whose value is that of this one; the whole warp calls it.
+RINGDOVE_INLINE u32 lanes_with(u32 mine) {
+    u32 lanes;
+    asm volatile("match.any.sync.b32 %0, %1, 0xffffffff;" : "=r"(lanes) : "r"(mine));
+    return lanes;
+}
+
+// The number of the lowest bit that is set; one is.
+RINGDOVE_INLINE u32 lowest_one(u32 bits) { return __builtin_ctz(bits); }
+
 RINGDOVE_INLINE u32 count_ones(u32 bits) {
     u32 count;
     asm("popc.b32 %0, %1;" : "=r"(count) : "r"(bits));

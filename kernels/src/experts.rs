@@ -5,9 +5,12 @@
 //! is the number of ranks, `E` that of a rank's experts, `T` the most tokens of a rank.
 //!
 //! A *message* goes from one rank to another in each dispatch: an [`ExpertsHeader`], `E` counts
-//! (u32), and rows. A *row* is a token's data, its scales, and its [`ExpertsRow`]; where a row
-//! stands for several choices (throughput mode), the local expert of each choice (i32, -1 for none)
-//! and their weights (f32) follow. In a combine the rows go back in the same order.
+//! (u32), and rows, one for each token that has a choice there. A *row* is a token's data, its
+//! scales, and its [`ExpertsRow`]; the local expert of each choice (i32, -1 for none) and their
+//! weights (f32) follow. In throughput mode a row goes back for each that came, in the same order.
+//!
+//! In low-latency mode a row goes back for each choice: by expert, then by token. Behind the
+//! weights stands then for each choice its place (u32) among those of its expert.
 //!
 //! Where rows are *relayed* (throughput mode on several nodes), the message to another node has a
 //! count for each of the node's experts, then the number of rows for each of its ranks. A row's
@@ -16,9 +19,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// A row stands for one choice of one token (low latency).
+/// A row goes back for each choice of a token (low latency).
 pub const EXPERTS_LOW_LATENCY: u32 = 0;
-/// A row stands for all choices of one token on one rank (throughput).
+/// A row goes back for all choices of a token on one rank (throughput).
 pub const EXPERTS_THROUGHPUT: u32 = 1;
 
 /// Bytes between words of arrival, so that two ranks never write one sector.
@@ -67,8 +70,8 @@ pub struct ExpertsGroup {
     pub returned_bytes: u64,
     /// Offset of messages that wait for an engine.
     pub outgoing: u64,
-    /// Offset of rows of a combine that wait for an engine: `R` times `rows_max`; where rows are
-    /// relayed, of sums of rows, as many for each node.
+    /// Offset of rows of a combine that wait for an engine: `R` times `return_rows_max`; where rows
+    /// are relayed, of sums of rows, as many for each node.
     pub returning: u64,
     /// Offset of the messages that this rank relays: two steps in turn, each one for each node.
     pub relayed: u64,
@@ -89,6 +92,9 @@ pub struct ExpertsGroup {
     pub gone: u64,
     /// For how long a rank is awaited when another one has died. Nanoseconds.
     pub grace_ns: u64,
+    /// Device address of a table: u64 for each expert, in which choices are counted while tokens
+    /// are routed; zeros at all other times. Only in throughput mode.
+    pub histogram: u64,
     /// Experts of all ranks.
     pub experts: u32,
     /// `E`.
@@ -99,7 +105,7 @@ pub struct ExpertsGroup {
     pub tokens_max: u32,
     /// The most rows of a message.
     pub rows_max: u32,
-    /// The most rows that a rank sends in one dispatch.
+    /// The most rows that a rank gets back in one combine.
     pub home_rows_max: u32,
     /// Bytes of header and counts, a multiple of 16.
     pub header_bytes: u32,
@@ -133,6 +139,10 @@ pub struct ExpertsGroup {
     pub relayed_row_bytes: u32,
     /// 1 where a step ends without the ranks that do not answer, and marks their tokens; else 0.
     pub goes_on: u32,
+    /// The most rows that go back to one rank in a combine.
+    pub return_rows_max: u32,
+    /// Bytes of one number for each choice in a row, a multiple of 16.
+    pub choices_bytes: u32,
 }
 
 /// What is wrong with the routing of a rank.
@@ -213,7 +223,7 @@ pub struct ExpertsHeader {
     pub step: u64,
     /// Rows of the message.
     pub rows: u32,
-    /// The first row of this message among all that its sender gets back.
+    /// The first of the rows that go back for this message, among all that its sender gets back.
     pub home_base: u32,
     /// What is wrong at the sender, which then sends no rows.
     pub fault: ExpertsFault,
@@ -225,7 +235,7 @@ pub struct ExpertsHeader {
 pub struct ExpertsRow {
     /// The token's number at its rank.
     pub token: u32,
-    /// Which of its choices it is, in low-latency mode.
+    /// Which of its choices it is; in a message, the first one there.
     pub choice: u32,
     /// Bits of that choice's weight (f32).
     pub weight: u32,
@@ -247,31 +257,37 @@ pub struct ExpertsRouting {
     pub places: u64,
     /// u32, `T * top_k`: the row among all that come back; `u32::MAX` as above.
     pub homes: u64,
-    /// u32, all experts: rows (choices in throughput mode) for each; then `R`: rows for each rank;
-    /// then, where rows are relayed, rows for each node.
+    /// u32, all experts: choices of each; then `R`: rows for each rank; then, where rows are
+    /// relayed, rows for each node.
     pub counts: u64,
-    /// u32, all experts: the first row of each in the message to its rank.
+    /// u32, all experts: the first row of each among those that come back from its rank.
     pub bases: u64,
     /// u32, `R`: rows of the message to each rank; where rows are relayed, then to each node.
     pub rows: u64,
-    /// u32, as many: the first of them among all that come back.
+    /// u32, as many: the first of those that come back from there, among all that come back.
     pub home_bases: u64,
+    /// u32, as many: the first row of the message among the rows of all messages.
+    pub message_bases: u64,
     /// An [`ExpertsFault`], and a u64: the number of tokens.
     pub fault: u64,
     /// u32, `R`: rows that came from each rank.
     pub in_rows: u64,
+    /// u32, `R`: rows that go back to each rank. In throughput mode they are as many.
+    pub in_returns: u64,
     /// u32, `R`: where they go back to.
     pub in_homes: u64,
-    /// u32, `R * E`: the first row for an expert in the message of a rank.
+    /// u32, `R * E`: the first row of an expert among those that go back to a rank.
     pub in_bases: u64,
-    /// u32, `R * E`: the same in the output. In throughput mode `R`.
+    /// u32, `R * E`: where the rows of a rank for an expert begin in the output. In throughput mode
+    /// `R`: where those of a rank do.
     pub in_starts: u64,
-    /// u32, `R * rows_max`: the row of the output for each row of a message.
+    /// u32, `R * return_rows_max`: the row of the output for each row that goes back.
     pub in_places: u64,
-    /// u32, `T * top_k`: the row in the message to a node; `u32::MAX` as in `places`. This and the
-    /// tables behind it are there where rows are relayed.
-    pub node_places: u64,
-    /// u32, nodes: rows that this rank relays for each.
+    /// u32, `T * top_k`: the row in the message to a rank (low latency) or to a node (where rows
+    /// are relayed); `u32::MAX` where an earlier choice of the token has it. Only there.
+    pub message_places: u64,
+    /// u32, nodes: rows that this rank relays for each. This and the next two are there where rows
+    /// are relayed.
     pub relay_rows: u64,
     /// u32, nodes: where their sums go back to.
     pub relay_homes: u64,
@@ -321,11 +337,11 @@ pub struct ExpertsCall {
 }
 
 const _: () = {
-    assert!(size_of::<ExpertsGroup>() == 224);
+    assert!(size_of::<ExpertsGroup>() == 240);
     assert!(size_of::<ExpertsFault>() == 32);
     assert!(size_of::<ExpertsState>() == 96);
     assert!(size_of::<ExpertsHeader>() == 48);
     assert!(size_of::<ExpertsRow>() == 16);
-    assert!(size_of::<ExpertsRouting>() == 152);
-    assert!(size_of::<ExpertsCall>() == 256);
+    assert!(size_of::<ExpertsRouting>() == 168);
+    assert!(size_of::<ExpertsCall>() == 272);
 };

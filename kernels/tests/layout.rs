@@ -276,6 +276,7 @@ fn expected() -> String {
         first_experts,
         gone,
         grace_ns,
+        histogram,
         experts,
         local_experts,
         top_k,
@@ -297,7 +298,9 @@ fn expected() -> String {
         node_ranks,
         relayed_header_bytes,
         relayed_row_bytes,
-        goes_on
+        goes_on,
+        return_rows_max,
+        choices_bytes
     );
     layout!(text, ExpertsFault, step, place, value, code, rank);
     layout!(
@@ -326,13 +329,15 @@ fn expected() -> String {
         bases,
         rows,
         home_bases,
+        message_bases,
         fault,
         in_rows,
+        in_returns,
         in_homes,
         in_bases,
         in_starts,
         in_places,
-        node_places,
+        message_places,
         relay_rows,
         relay_homes,
         relay_choices,

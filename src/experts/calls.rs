@@ -248,10 +248,15 @@ impl Group<'_> {
                 | flag(quantises, EXPERTS_QUANTISE),
             ..ExpertsCall::default()
         };
-        let buckets = [config.experts, self.sizes.ranks, self.sizes.nodes()].map(u64::from);
+        // A warp for each bucket, and for each few tokens that it checks.
+        let numbered = match config.mode {
+            Mode::LowLatency => config.experts,
+            Mode::Throughput => 0,
+        };
+        let buckets = [numbered, self.sizes.ranks, self.sizes.nodes()].map(u64::from);
         let buckets: u64 = buckets.iter().sum();
         let launches = [
-            (Entry::Route, blocks(buckets + count.div_ceil(32))),
+            (Entry::Route, blocks(buckets + count.div_ceil(32 / top_k))),
             (Entry::Send, blocks(count * top_k)),
         ];
         self.launch(&mut launching, &launches, call, stream)?;
@@ -405,7 +410,7 @@ impl Group<'_> {
             weights: weights.transpose()?.unwrap_or(0),
             ..ExpertsCall::default()
         };
-        let most = u64::from(ranks) * u64::from(self.sizes.rows_max);
+        let most = u64::from(ranks) * u64::from(self.sizes.return_rows_max);
         self.launch(&mut launching, &[(Entry::Return, blocks(most))], call, stream)?;
         launching.returned = Some(handle.number);
         Ok(())

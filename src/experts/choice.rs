@@ -83,20 +83,22 @@ impl Config {
         }
     }
 
-    /// Rows of one token for one of so many ranks or nodes, on average: its choices there, or
-    /// whether there are any.
+    /// Rows of one token that a dispatch sends to one of so many ranks or nodes, on average:
+    /// whether the token has a choice there.
     pub fn rows_of_token(&self, parts: u32) -> f64 {
-        let [experts, top_k, own] =
-            [self.experts, self.top_k, self.experts / parts.max(1)].map(f64::from);
+        let [experts, own] = [self.experts, self.experts / parts.max(1)].map(f64::from);
+        // Choices are `top_k` different experts.
+        let none =
+            |nth: u32| (experts - own - f64::from(nth)).max(0.0) / (experts - f64::from(nth));
+        1.0 - (0..self.top_k).map(none).product::<f64>()
+    }
+
+    /// Rows of one token that a combine brings back from one of so many ranks or nodes, on average:
+    /// in low-latency mode its choices there, else one, where it has any.
+    pub fn returned_rows_of_token(&self, parts: u32) -> f64 {
         match self.mode {
-            Mode::LowLatency => top_k / f64::from(parts),
-            // Choices are `top_k` different experts.
-            Mode::Throughput => {
-                let none = |nth: u32| {
-                    (experts - own - f64::from(nth)).max(0.0) / (experts - f64::from(nth))
-                };
-                1.0 - (0..self.top_k).map(none).product::<f64>()
-            }
+            Mode::LowLatency => f64::from(self.top_k) / f64::from(parts.max(1)),
+            Mode::Throughput => self.rows_of_token(parts),
         }
     }
 
@@ -106,30 +108,30 @@ impl Config {
         let node_ranks = if relays && near < ranks { near } else { 0 };
         let sizes = Sizes::new(self, Spread { node_ranks, ..Spread::even(ranks) })?;
         let tokens = f64::from(self.tokens_max);
-        let rows = tokens * self.rows_of_token(ranks);
-        let ways = [sizes.row_bytes, sizes.return_row_bytes].map(|bytes| bytes as f64);
+        let sent = tokens * self.rows_of_token(ranks);
+        let returned = tokens * self.returned_rows_of_token(ranks);
+        let [row, return_row] = [sizes.row_bytes, sizes.return_row_bytes].map(|it| it as f64);
         let [near_others, far] = [near - 1, ranks - near].map(f64::from);
         let nodes = f64::from(sizes.nodes());
-        let seconds = |[dispatched, returned]: [f64; 2]| {
-            let store = |bytes: f64| rows * near_others * bytes / NEAR_RATE;
-            let locally = |rows: f64, bytes: f64| rows * bytes / LOCAL_RATE;
-            if sizes.node_ranks == 0 {
-                let one_way = |bytes: f64| {
-                    let taken = (rows * bytes / FAR_RATE).max(POST) * far;
-                    locally(rows * f64::from(ranks), bytes) + store(bytes).max(taken)
-                };
-                return one_way(dispatched) + one_way(returned);
-            }
-            let node_rows = tokens * self.rows_of_token(sizes.nodes()) * (nodes - 1.0);
-            let taken = |bytes: f64| (node_rows * bytes / FAR_RATE).max(POST * (nodes - 1.0));
-            let dispatch = taken(dispatched).max(store(dispatched))
-                + store(dispatched) * (nodes - 1.0)
-                + locally(node_rows + rows * f64::from(ranks), dispatched);
-            let combine = store(returned) * nodes
-                + taken(returned)
-                + locally(rows * f64::from(near) * nodes + node_rows, returned);
-            dispatch + combine + RELAY
-        };
-        Ok(seconds(ways))
+        let store = |rows: f64, bytes: f64| rows * near_others * bytes / NEAR_RATE;
+        let locally = |rows: f64, bytes: f64| rows * bytes / LOCAL_RATE;
+        if sizes.node_ranks == 0 {
+            let one_way = |rows: f64, bytes: f64| {
+                let taken = (rows * bytes / FAR_RATE).max(POST) * far;
+                // At the receiver each choice has a row.
+                locally(returned * f64::from(ranks), bytes) + store(rows, bytes).max(taken)
+            };
+            return Ok(one_way(sent, row) + one_way(returned, return_row));
+        }
+        // Only in throughput mode, in which as many rows come back as were sent.
+        let node_rows = tokens * self.rows_of_token(sizes.nodes()) * (nodes - 1.0);
+        let taken = |bytes: f64| (node_rows * bytes / FAR_RATE).max(POST * (nodes - 1.0));
+        let dispatch = taken(row).max(store(sent, row))
+            + store(sent, row) * (nodes - 1.0)
+            + locally(node_rows + sent * f64::from(ranks), row);
+        let combine = store(sent, return_row) * nodes
+            + taken(return_row)
+            + locally(sent * f64::from(near) * nodes + node_rows, return_row);
+        Ok(dispatch + combine + RELAY)
     }
 }

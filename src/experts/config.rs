@@ -22,7 +22,7 @@ pub(super) const VECTOR_BYTES: u64 = 16;
 /// How often a token crosses to a rank; the module's page says which to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// A row for each choice, which names one expert. Combine weighs the rows.
+    /// A row of the output for each choice, which names one expert. Combine weighs the rows.
     LowLatency,
     /// A row for each rank that a token chooses, for all of its experts there. Combine adds what
     /// ranks return, and sums weights beside.

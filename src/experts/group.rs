@@ -67,8 +67,7 @@ pub struct Group<'c> {
     pub(super) number: u64,
     placement: Placement,
     kernels: Option<Kernels<ExpertsCall>>,
-    /// [`ExpertsGroup`], [`ExpertsState`], and the tables of owners, first experts and ranks that
-    /// are given up.
+    /// [`ExpertsGroup`], [`ExpertsState`], and the tables of [`group_image`].
     memory: Option<DeviceMemory>,
     /// For the state, which the host reads.
     words: OwnStream,

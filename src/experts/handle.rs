@@ -39,19 +39,20 @@ impl Handle {
 }
 
 /// Bytes of the tables, one after the other; their order is that of [`ExpertsRouting`]'s fields.
-fn table_bytes(sizes: &Sizes) -> [u64; 19] {
+fn table_bytes(sizes: &Sizes) -> [u64; 21] {
     let [ranks, experts, local, nodes] =
         [sizes.ranks, sizes.config.experts, sizes.local_experts, sizes.nodes()].map(u64::from);
     let tokens = u64::from(sizes.config.tokens_max);
     let choices = tokens * u64::from(sizes.config.top_k);
-    let starts = match sizes.config.mode {
-        Mode::LowLatency => ranks * local,
-        Mode::Throughput => ranks,
+    let relayed = u64::from(nodes > 0);
+    // Starts of what comes, and choices whose row in a message has a place of its own.
+    let (starts, shared) = match sizes.config.mode {
+        Mode::LowLatency => (ranks * local, choices),
+        Mode::Throughput => (ranks, relayed * choices),
     };
     let fault = (size_of::<ExpertsFault>() + size_of::<u64>()) as u64;
-    let rows = ranks * u64::from(sizes.rows_max);
+    let returns = ranks * u64::from(sizes.return_rows_max);
     let words = |count: u64| 4 * count;
-    let relayed = u64::from(nodes > 0);
     [
         words(choices),
         words(choices),
@@ -61,13 +62,15 @@ fn table_bytes(sizes: &Sizes) -> [u64; 19] {
         words(experts),
         words(ranks + nodes),
         words(ranks + nodes),
+        words(ranks + nodes),
         fault,
+        words(ranks),
         words(ranks),
         words(ranks),
         words(ranks * local),
         words(starts),
-        words(rows),
-        words(relayed * choices),
+        words(returns),
+        words(shared),
         words(nodes),
         words(nodes),
         words(nodes * choices),

@@ -1,7 +1,7 @@
 //! A group as it lies in memory. [`Group`](super::Group) writes it to a GPU; a simulation of the
 //! kernels writes it elsewhere.
 
-use super::config::{Config, Scales};
+use super::config::{Config, Mode, Scales};
 use super::handle;
 use super::placement::Placement;
 use super::sizes::{Sizes, Spread};
@@ -13,6 +13,7 @@ pub(super) const STATE: usize = 256;
 
 /// Where the tables lie behind the state, in the memory of a group.
 pub(super) struct Tables {
+    pub histogram: usize,
     pub owners: usize,
     pub first_experts: usize,
     pub gone: usize,
@@ -22,15 +23,21 @@ pub(super) struct Tables {
 impl Tables {
     pub fn of(sizes: &Sizes) -> Self {
         let [blocks, ranks] = [sizes.blocks, sizes.ranks].map(|count| 4 * count as usize);
-        let owners = STATE + size_of::<ExpertsState>();
+        let histogram = STATE + size_of::<ExpertsState>();
+        let counted = match sizes.config.mode {
+            Mode::LowLatency => 0,
+            Mode::Throughput => sizes.config.experts as usize,
+        };
+        let owners = histogram + 8 * counted;
         let first_experts = owners + blocks;
         let gone = first_experts + ranks;
-        Self { owners, first_experts, gone, end: gone + ranks }
+        Self { histogram, owners, first_experts, gone, end: gone + ranks }
     }
 }
 
 /// The memory of a group at the address `memory`, when it begins: [`ExpertsGroup`],
-/// [`ExpertsState`], and the tables of owners, first experts and ranks that are given up.
+/// [`ExpertsState`], and the tables of choices that are counted, owners, first experts and ranks
+/// that are given up.
 pub(super) fn group_image(
     sizes: &Sizes,
     placement: &Placement,
@@ -72,6 +79,7 @@ fn described(sizes: &Sizes, handle: u64, memory: u64) -> ExpertsGroup {
         first_experts: memory + tables.first_experts as u64,
         gone: memory + tables.gone as u64,
         grace_ns: grace_ns.unwrap_or(0),
+        histogram: memory + tables.histogram as u64,
         experts: config.experts,
         local_experts: sizes.local_experts,
         top_k: config.top_k,
@@ -94,6 +102,8 @@ fn described(sizes: &Sizes, handle: u64, memory: u64) -> ExpertsGroup {
         relayed_header_bytes: sizes.relayed_header_bytes as u32,
         relayed_row_bytes: sizes.relayed_row_bytes as u32,
         goes_on: grace_ns.is_some().into(),
+        return_rows_max: sizes.return_rows_max,
+        choices_bytes: sizes.choices_bytes as u32,
     }
 }
 

@@ -27,7 +27,8 @@
 //!
 //! | | [`Mode::LowLatency`] | [`Mode::Throughput`] |
 //! |---|---|---|
-//! | a token crosses | once for each choice | once for each rank; to another node once |
+//! | a token crosses | once for each rank | once for each rank; to another node once |
+//! | a result crosses back | once for each choice | once for each rank; from another node once |
 //! | output | `ranks * tokens_max` rows for each expert | rows of all ranks, with local indices |
 //! | weights | combine multiplies | the experts' kernels do; combine sums what comes back |
 //! | take it for | decoding: few tokens, fixed shapes | training and prefill: many tokens |
@@ -37,16 +38,20 @@
 //!
 //! # How it works
 //!
-//! 1. `experts_route`: a warp for each expert (or rank) numbers its tokens by ballots. No counters
-//!    race, so places are the same in each run. Other warps check indices and weights; the last
-//!    block lays the messages out.
-//! 2. `experts_send`: a warp for each choice copies the token into the message. Messages that
-//!    engines take come first: the block that ends last with these announces them, and engines move
+//! 1. `experts_route`: a warp for each expert (low latency) and for each rank numbers its tokens by
+//!    ballots. No counters race for places, so they are the same in each run. Other warps check
+//!    indices and weights, and in throughput mode count the choices of each expert by atomic
+//!    additions, whose sums no order changes; the last block lays the messages out.
+//! 2. `experts_send`: a warp for each token, or several where there are more warps than tokens,
+//!    copies it into the message of each rank that it goes to. Messages that engines take come
+//!    first: the block that ends last with these announces them, and engines move
 //!    them while the others are stored, which the last block of all announces.
 //! 3. `experts_await`: one block waits for the messages of all ranks, checks their counts, and lays
 //!    the output out.
-//! 4. `experts_receive`: a warp for each row copies it to its place.
-//! 5. `experts_return`: the rows go back in the order in which they came, in the same two parts.
+//! 4. `experts_receive`: a warp for each row copies it to its place, in low-latency mode to those
+//!    of all its choices here.
+//! 5. `experts_return`: the results go back by expert and token, or in throughput mode in the order
+//!    in which the rows came, in the same two parts.
 //! 6. `experts_await_returns`: one block waits for all ranks.
 //! 7. `experts_combine`: a warp for each part of a token adds its rows.
 //!
@@ -59,9 +64,9 @@
 //! ([`Group::node_ranks`]); elsewhere a token crosses once for each rank.
 //!
 //! **Messages.** Each rank sends each rank one message in each dispatch: a header, a count for each
-//! of the receiver's experts, and the rows, contiguous. A rank without tokens for another sends a
-//! message of zero rows, so "none" and "not yet" are never the same. Where GPUs reach each other
-//! (proxy, one node), the warps store the rows straight into the receiver's window, and a word says
+//! of the receiver's experts, and the rows, contiguous: one for each token that has a choice there.
+//! A rank without tokens for another sends a message of zero rows, so "none" and "not yet" are
+//! never the same. Where GPUs reach each other (proxy, one node), the warps store the rows straight into the receiver's window, and a word says
 //! that they are there (rule R16 of `src/ring/PROTOCOL.md`). Elsewhere the message is built in this
 //! rank's window, and the engine takes it as one transfer with one signal behind it (R5, R9); pairs
 //! of both kinds work in one group.
@@ -75,8 +80,9 @@
 //! behind a row's data. The caller quantises, or the warps of `experts_send` do: a warp takes a
 //! block of 128 elements at a time. What a combine returns has the group's type.
 //!
-//! **Memory** is told by [`Group::bytes_needed`]: two steps of messages from each rank at the most
-//! rows, two steps of returned rows, and where engines take part, one step of each on its way out.
+//! **Memory** is told by [`Group::bytes_needed`]: two steps of messages from each rank, of a row
+//! for each token; two steps of returned rows, in low-latency mode one for each choice; and where
+//! engines take part, one step of each on its way out.
 //!
 //! **The same answer every time.** Places come from prefix sums over tokens in their order. Sums
 //! are in f32 in the order of a token's choices ([`Group::combine_receive`]). There are two levels

@@ -12,6 +12,8 @@ pub(super) struct Load {
     pub tokens: u32,
     /// Rows of a message, on average.
     pub rows: f64,
+    /// Rows that go back for it, one for each row of the output.
+    pub returns: f64,
     /// Nodes, where rows to other nodes are relayed within them; else 1.
     pub nodes: u32,
     /// Rows of a message to another node, on average.
@@ -19,7 +21,8 @@ pub(super) struct Load {
     bytes: MessageBytes,
     /// Bytes of a row's data in a dispatch, and in a combine.
     data: [u64; 2],
-    /// Numbers that rows are placed by: one for each expert, and in throughput mode for each rank.
+    /// What rows are numbered in: ranks, nodes where rows are relayed, and in low-latency mode
+    /// experts.
     pub buckets: u32,
 }
 
@@ -39,7 +42,7 @@ impl Load {
         let bytes = config.message_bytes_on_nodes(ranks, node_ranks)?;
         let of_type = u64::from(config.hidden) * config.data_type.size_bytes() as u64;
         let data = [if config.fp8.is_some() { config.hidden.into() } else { of_type }, of_type];
-        let by_rank = if config.mode == Mode::Throughput { ranks } else { 0 };
+        let by_expert = if config.mode == Mode::LowLatency { config.experts } else { 0 };
         Ok(Self {
             ranks,
             near,
@@ -47,11 +50,12 @@ impl Load {
             top_k: config.top_k,
             tokens: config.tokens_max,
             rows: f64::from(config.tokens_max) * config.rows_of_token(ranks),
+            returns: f64::from(config.tokens_max) * config.returned_rows_of_token(ranks),
             nodes,
             node_rows: f64::from(config.tokens_max) * config.rows_of_token(nodes),
             bytes,
             data,
-            buckets: config.experts + by_rank + if is_relayed { nodes } else { 0 },
+            buckets: by_expert + ranks + if is_relayed { nodes } else { 0 },
         })
     }
 
@@ -59,8 +63,13 @@ impl Load {
     pub fn message(&self, way: Way) -> u64 {
         match way {
             Way::Dispatch => self.bytes.header + (self.rows * self.bytes.row as f64) as u64,
-            Way::Combine => (self.rows * self.bytes.return_row as f64) as u64,
+            Way::Combine => (self.returns * self.bytes.return_row as f64) as u64,
         }
+    }
+
+    /// Bytes of the rows of one message as they lie in the output.
+    pub fn output(&self) -> u64 {
+        (self.returns * self.bytes.row as f64) as u64
     }
 
     /// Bytes of one message to another node, where rows are relayed.
@@ -77,12 +86,12 @@ impl Load {
         self.nodes > 1
     }
 
-    /// Bytes of all rows' data in each operation: rows of all ranks, or of all nodes where rows are
-    /// relayed; the own one is among them.
+    /// Bytes of all rows' data in each operation: rows of the output from all ranks, or of all
+    /// nodes where rows are relayed; the own one is among them.
     pub fn data_bytes(&self) -> [f64; 2] {
         let rows = match self.is_relayed() {
             true => self.node_rows * f64::from(self.nodes),
-            false => self.rows * f64::from(self.ranks),
+            false => self.returns * f64::from(self.ranks),
         };
         self.data.map(|bytes| rows * bytes as f64)
     }

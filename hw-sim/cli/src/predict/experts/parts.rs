@@ -167,9 +167,9 @@ impl Player<'_> {
         (items / f64::from(WARPS)).ceil().clamp(1.0, BLOCKS_MAX.into()) as u32
     }
 
-    /// All rows that a rank has of one kind, by warps.
+    /// All rows of a rank's output.
     fn all_rows(&self) -> f64 {
-        self.load.rows * f64::from(self.load.ranks)
+        self.load.returns * f64::from(self.load.ranks)
     }
 
     pub fn dispatch(&self) -> Result<Vec<Part>, PredictError> {
@@ -182,7 +182,7 @@ impl Player<'_> {
             let message = u64::from(self.load.nodes - 1) * self.load.message(Way::Dispatch);
             parts.push(self.stores("relayed rows", message, self.blocks(rows))?);
         }
-        let bytes = u64::from(self.load.ranks) * self.load.message(Way::Dispatch);
+        let bytes = u64::from(self.load.ranks) * self.load.output();
         parts.push(self.local("rows to their places", bytes, self.blocks(self.all_rows()))?);
         Ok(parts)
     }

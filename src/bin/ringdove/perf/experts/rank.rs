@@ -325,17 +325,19 @@ impl<'c, T: Value> Rank<'c, T> {
         let (routing, config) = (self.routing(routings), self.group.config());
         let (ranks, near) = (routings.count() as usize, routing.node_ranks);
         let bytes = config.message_bytes_on_nodes(routings.count(), near as u32)?;
-        let both = bytes.row + bytes.return_row;
         let rows = routing.rows(self.number);
         let mut crossed = Crossed::default();
         let Some(nodes) = ranks.checked_div(near) else {
             for source in (0..ranks).filter(|source| *source != self.number) {
-                let rows = rows.iter().filter(|row| row.source == source).count() as u64;
+                let rows = || rows.iter().filter(|row| row.source == source);
+                let tokens: BTreeSet<usize> = rows().map(|row| row.token).collect();
                 let link = match communicator.is_on_another_node(source as u32) {
                     true => &mut crossed.between_nodes,
                     false => &mut crossed.in_nodes,
                 };
-                *link += bytes.header + rows * both;
+                *link += bytes.header
+                    + tokens.len() as u64 * bytes.row
+                    + rows().count() as u64 * bytes.return_row;
             }
             return Ok(crossed);
         };
@@ -354,7 +356,7 @@ impl<'c, T: Value> Rank<'c, T> {
             nodes.iter().filter(|other| **other != node(self.number)).count() as u64
         };
         let tokens: u64 = (0..routing.tokens(self.number)).map(crossings).sum();
-        crossed.in_nodes = stored * bytes.header + rows * both;
+        crossed.in_nodes = stored * bytes.header + rows * (bytes.row + bytes.return_row);
         crossed.between_nodes = (nodes as u64 - 1) * bytes.relayed_header
             + tokens * (bytes.relayed_row + bytes.return_row);
         Ok(crossed)
