@@ -334,8 +334,9 @@ mod tests {
         let mut member = Member::new(0, plan, Arc::clone(&shared), net.now);
         (member.live, member.root) = (true, RootSide::Gone);
         member.parent = Parent::Linked(Rank(1), mio::Token(7));
-        member.begin(&mut net, Call::Barrier, Vec::new(), net.now + TIMEOUT);
-        assert_eq!(member.deadline(), Some(net.now + TIMEOUT));
+        let deadline = net.now + TIMEOUT;
+        member.begin(&mut net, Call::Barrier, Vec::new(), deadline);
+        assert_eq!(member.deadline(), Some(deadline));
         net.now += 10 * TIMEOUT;
         // Its deadline is long past; the parent hears of that, and gets as long as ever.
         for _ in 0..2 {
