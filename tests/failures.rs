@@ -77,7 +77,7 @@ fn an_expired_wait_is_known_when_its_stream_has_ended() {
 #[test]
 fn ranks_that_disagree_learn_both_values() {
     on_every_way("pcie4", || {
-        let world = World::with(2, &impatient());
+        let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         sum(&world, 0, &mut buffers[0], 1000).unwrap();
         let error = sum(&world, 1, &mut buffers[1], 999).unwrap_err();
@@ -93,7 +93,7 @@ fn ranks_that_disagree_learn_both_values() {
 #[test]
 fn both_sides_of_a_message_must_agree() {
     on_every_way("pcie4", || {
-        let world = World::with(2, &impatient());
+        let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         let sent = buffers[0].slice(..400);
         let mut group = world.communicators[0].group();

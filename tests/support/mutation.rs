@@ -27,6 +27,8 @@ pub const SEED: &str = "RINGDOVE_FUZZ_SEED";
 
 /// No input of these sizes takes longer; one that does hangs.
 const CASE_TIME: Duration = Duration::from_secs(20);
+/// How often the case is looked at.
+const TICK: Duration = Duration::from_secs(1);
 /// A mutated text is cut here: the time of a case is bounded.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 /// What is shown of an input that failed; the file holds all of it.
@@ -340,13 +342,22 @@ impl Campaign {
         (0..cases / 2).chain((0..cases - cases / 2).map(|index| fresh + index)).collect()
     }
 
-    /// Ends the process where a case hangs: nothing else can.
+    /// Ends the process where a case hangs: nothing else can. What counts are seconds that this
+    /// thread has slept through: a process that was stopped, or got no processor, has not hung.
     fn watch(&self, watched: &Watched, make: &impl Fn(&mut Rng) -> Vec<u8>) {
         let mut current = watched.current.lock().unwrap();
+        let (mut last, mut slept) = (None, Duration::ZERO);
         while !current.1 {
-            current = watched.changed.wait_timeout(current, Duration::from_secs(1)).unwrap().0;
-            let Some((since, seed)) = current.0.filter(|_| !current.1) else { continue };
-            if since.elapsed() > CASE_TIME {
+            let waited = watched.changed.wait_timeout(current, TICK).unwrap();
+            current = waited.0;
+            let Some(case) = current.0.filter(|_| !current.1) else { continue };
+            if last != Some(case) {
+                (last, slept) = (Some(case), Duration::ZERO);
+            } else if waited.1.timed_out() {
+                slept += TICK;
+            }
+            let seed = case.1;
+            if slept > CASE_TIME {
                 let input = make(&mut Rng::with_seed(seed));
                 let reason = format!("no end after {CASE_TIME:?}");
                 eprintln!("{}", self.describe(seed, &input, &reason));

@@ -26,6 +26,9 @@ pub enum Error {
     /// A folder of litmus tests, or a list of what is expected of them, cannot be used.
     #[error("{0}")]
     Litmus(String),
+    /// Runs of the explorer cannot be made as asked.
+    #[error("{0}")]
+    Explore(String),
     /// `libhwsim.so` is nowhere.
     #[error(
         "libhwsim.so not found; looked at {}. Build it with `cargo build --release -p \

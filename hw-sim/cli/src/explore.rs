@@ -16,9 +16,10 @@ pub struct ExploreArguments {
     #[arg(long, value_name = "N", default_value = "0")]
     seed: u64,
     /// How many runs
-    #[arg(long, value_name = "M", default_value = "100")]
+    #[arg(long, value_name = "M", default_value = "100",
+        value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
-    /// Stop after this time, whatever --runs says
+    /// Stop after this time, whatever --runs says, but not before the first run has ended
     #[arg(long, value_name = "SECONDS", value_parser = crate::seconds)]
     budget: Option<Duration>,
     /// Run this PTX file in the place of the executor, of the kernel of users' calls or of experts'
@@ -39,15 +40,16 @@ pub struct ExploreArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all =
         ["ptx", "shrink", "trace", "faults", "changes", "scenario"])]
     kernel: Option<PathBuf>,
-    /// Make a number that was drawn smaller, as --shrink prints it
+    /// Make a number that was drawn smaller, as --shrink prints it; one that is no smaller changes
+    /// nothing
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
     /// user-faults, reuse, experts, relays, experts-faults, batches, batches-faults, claims, waits,
-    /// collectives, collectives-faults, packed, packed-faults, clock, groups, groups-faults,
-    /// graphs, device, device-faults, members, members-faults, absences, communicators,
-    /// communicators-faults, connections, connections-faults, lossy, several-faults, words or
-    /// random
+    /// rewrites, collectives, collectives-faults, packed, packed-faults, clock, groups,
+    /// groups-faults, graphs, device, device-faults, members, members-faults, absences,
+    /// communicators, communicators-faults, connections, connections-faults, lossy,
+    /// several-faults, words or random
     #[arg(value_name = "SCENARIO", value_parser = named, required_unless_present = "kernel")]
     scenario: Option<Scenario>,
 }
@@ -63,36 +65,26 @@ fn named(name: &str) -> Result<Scenario, String> {
     Scenario::named(name).ok_or_else(|| format!("expected one of {names}"))
 }
 
-/// Runs it. A run that fails ends the command with status 1.
+/// Runs it. A run that fails ends the command with status 1; what cannot be run, with another.
 pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
     if let Some(path) = &arguments.kernel {
         return explore_kernel(arguments, path);
     }
     let kernels = match &arguments.ptx {
-        None => Ok(Kernels::committed()),
-        Some(path) => Kernels::load(&std::fs::read_to_string(path).map_err(|source| {
-            Error::System { action: format!("cannot read {}", path.display()), source }
-        })?),
+        None => Kernels::committed(),
+        Some(path) => Kernels::load(&text_of(path)?).map_err(Error::Explore)?,
     };
-    let kernels = match kernels {
-        Ok(kernels) => kernels,
-        Err(reason) => {
-            eprintln!("hwsim: {reason}");
-            return Ok(ExitCode::FAILURE);
-        }
-    };
+    if let Some(path) = &arguments.trace {
+        // Runs may take hours: better said before them.
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(Error::system(format!("cannot write {}", path.display())))?;
+    }
     let began = Instant::now();
     let deadline = arguments.budget.map(|budget| began + budget);
     let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let (mut runs, mut instructions, mut last) = (0_u64, 0_u64, None);
-    while runs < arguments.runs && !is_late() {
-        let options = match drawn(arguments, runs) {
-            Ok(options) => options,
-            Err(reason) => {
-                eprintln!("hwsim: {reason}");
-                return Ok(ExitCode::FAILURE);
-            }
-        };
+    while runs < arguments.runs && (runs == 0 || !is_late()) {
+        let options = drawn(arguments, runs).map_err(Error::Explore)?;
         match scenario::run(&kernels, &options) {
             Ok(stats) => {
                 instructions += stats.instructions;
@@ -117,20 +109,13 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
 
 /// Runs a user's kernel, in as many ways.
 fn explore_kernel(arguments: &ExploreArguments, path: &Path) -> Result<ExitCode, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::System {
-        action: format!("cannot read {}", path.display()),
-        source,
-    })?;
-    let kernel = match Description::read(&text).and_then(UserKernel::new) {
-        Ok(kernel) => kernel,
-        Err(reason) => {
-            eprintln!("hwsim: {}: {reason}", path.display());
-            return Ok(ExitCode::FAILURE);
-        }
-    };
+    let kernel = Description::read(&text_of(path)?).and_then(UserKernel::new);
+    let kernel =
+        kernel.map_err(|reason| Error::Explore(format!("{}: {reason}", path.display())))?;
     let began = Instant::now();
+    let is_late = || arguments.budget.is_some_and(|most| began.elapsed() >= most);
     let (mut runs, mut instructions) = (0, 0);
-    while runs < arguments.runs && arguments.budget.is_none_or(|most| began.elapsed() < most) {
+    while runs < arguments.runs && (runs == 0 || !is_late()) {
         let seed = arguments.seed.wrapping_add(runs);
         match kernel.run(seed) {
             Ok(stats) => instructions += stats.instructions,
@@ -146,6 +131,10 @@ fn explore_kernel(arguments: &ExploreArguments, path: &Path) -> Result<ExitCode,
     let first = arguments.seed;
     println!("{runs} runs from seed {first}, none failed; {instructions} warp instructions");
     Ok(ExitCode::SUCCESS)
+}
+
+fn text_of(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(Error::system(format!("cannot read {}", path.display())))
 }
 
 fn drawn(arguments: &ExploreArguments, run: u64) -> Result<Options, String> {
@@ -195,10 +184,8 @@ fn quoted(path: &Path) -> String {
 
 fn write_trace(path: &Path, kernels: &Kernels, options: &Options) -> Result<(), Error> {
     let (_, trace) = scenario::run_traced(kernels, options);
-    std::fs::write(path, trace.to_string()).map_err(|source| Error::System {
-        action: format!("cannot write {}", path.display()),
-        source,
-    })?;
+    std::fs::write(path, trace.to_string())
+        .map_err(Error::system(format!("cannot write {}", path.display())))?;
     println!("trace: {}", path.display());
     Ok(())
 }

@@ -26,7 +26,7 @@ pub struct LitmusArguments {
 }
 
 /// Runs them. The status says whether every file could be read, every claim was decided, and none
-/// otherwise than expected.
+/// otherwise than expected; of a list, that it names some of the files.
 pub fn litmus(arguments: &LitmusArguments) -> Result<ExitCode, Error> {
     let expected = arguments.expected.as_deref().map(read_expected).transpose()?;
     let (mut held, mut not_held, mut undecided) = (0_u32, 0_u32, 0_u32);
@@ -52,9 +52,13 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<ExitCode, Error> {
     }
     if arguments.expected.is_some() {
         println!("{alike} are as expected, {} are not", otherwise.len());
+        if alike == 0 && otherwise.is_empty() {
+            println!("the list names none of these files");
+        }
         otherwise.iter().for_each(|path| println!("  not as expected: {}", path.display()));
     }
-    let fine = undecided == 0 && otherwise.is_empty() && !files.is_empty();
+    let is_compared = expected.is_none() || alike > 0;
+    let fine = undecided == 0 && otherwise.is_empty() && !files.is_empty() && is_compared;
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -67,4 +67,10 @@ fn what_shows_nothing_does_not_pass() {
     let output = litmus(&[&hang]);
     assert!(!output.status.success());
     assert!(text(&output).contains("undecided: no run ends"), "{}", text(&output));
+    let (passing, list) = (folder.path().join("MP.litmus"), folder.path().join("list.csv"));
+    std::fs::write(&passing, MESSAGE_PASSING).unwrap();
+    std::fs::write(&list, "other.litmus,1\n").unwrap();
+    let output = litmus(&[&passing, Path::new("--expected"), &list]);
+    assert!(!output.status.success());
+    assert!(text(&output).contains("names none of these files"), "{}", text(&output));
 }

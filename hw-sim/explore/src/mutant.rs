@@ -60,6 +60,7 @@ impl Subject {
                 Scenario::BatchesFaults,
                 Scenario::Claims,
                 Scenario::Waits,
+                Scenario::Rewrites,
             ],
         }
     }

@@ -226,6 +226,19 @@ fn settle(most: u64, count: impl Fn() -> u64) {
     panic!("blocks that wait do not come to rest");
 }
 
+/// Times that are bounded are of a machine with nothing else to do: one of so many tries must keep
+/// them, as a test run shares its processors with others.
+const TRIES: usize = 5;
+
+/// Does one of a few tries take less than `bar`? None may take very long.
+fn is_quick(bar: Duration, mut attempt: impl FnMut() -> Duration) -> bool {
+    (0..TRIES).any(|_| {
+        let took = attempt();
+        assert!(took < bar + Duration::from_secs(20), "{took:?}, expected about {bar:?}");
+        took < bar
+    })
+}
+
 /// One test at a time: the time of the process's processors is measured.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -314,6 +327,12 @@ fn every_writer_wakes_every_loop() {
 #[test]
 fn the_host_wakes_kernels_without_a_word() {
     let _alone = alone();
+    // The next look is due after 2 ms at most. Much more is the work of a rescue.
+    assert!(is_quick(Duration::from_millis(300), the_host_wakes));
+}
+
+/// How long it takes until kernels and a stream go on that wait for a word of the host's.
+fn the_host_wakes() -> Duration {
     let bench = Bench::new(2);
     let (flag, out) = (bench.pinned(), bench.device());
     bench.wait_for(flag.as_ptr() as u64, 2, out);
@@ -329,9 +348,8 @@ fn the_host_wakes_kernels_without_a_word() {
     let late = start.elapsed();
     println!("all were awake {late:?} later");
     assert_eq!(bench.read(out), 2 * LOOPS.len() as u64);
-    // The next look is due after 2 ms at most. Much more is the work of a rescue.
-    assert!(late < Duration::from_millis(300), "{late:?}");
     bench.end();
+    late
 }
 
 /// If this fails, a wait with a deadline, or with a number of looks, does not end, or far too late.
@@ -341,12 +359,15 @@ fn bounded_waits_end() {
     let bench = Bench::new(2);
     let (flag, out) = (bench.device(), bench.device());
     for limit in [Duration::from_micros(20), Duration::from_millis(2), Duration::from_millis(300)] {
-        let start = Instant::now();
-        bench.other("until", 4, [flag, limit.as_nanos() as u64, out]).wait_idle();
-        let took = start.elapsed();
-        println!("until {limit:?}: {took:?}");
-        assert!(took >= limit, "{took:?}");
-        assert!(took < limit + limit / 4 + Duration::from_millis(200), "{took:?}");
+        let once = || {
+            let start = Instant::now();
+            bench.other("until", 4, [flag, limit.as_nanos() as u64, out]).wait_idle();
+            let took = start.elapsed();
+            println!("until {limit:?}: {took:?}");
+            assert!(took >= limit, "{took:?}");
+            took
+        };
+        assert!(is_quick(limit + limit / 4 + Duration::from_millis(200), once), "{limit:?}");
     }
     for looks in [10, 10_000] {
         let start = Instant::now();

@@ -18,9 +18,10 @@ pub(super) struct Calling {
     call: Call,
     since: Instant,
     deadline: Instant,
-    /// The root of the tree knows that time is over; if it does not say who is missing, the way up
-    /// is dead.
-    timeout_sent: bool,
+    /// When the root of the tree was told that time is over; if it does not say who is missing, the
+    /// way up is dead. It has its time from then on, not from the deadline: a rank that was held up
+    /// itself may come to its deadline late.
+    timeout_sent: Option<Instant>,
 }
 
 impl Member {
@@ -32,7 +33,7 @@ impl Member {
         bytes: Vec<u8>,
         deadline: Instant,
     ) {
-        self.calling = Some(Calling { call, since: net.now(), deadline, timeout_sent: false });
+        self.calling = Some(Calling { call, since: net.now(), deadline, timeout_sent: None });
         self.contribute(net, call, bytes);
     }
 
@@ -170,13 +171,9 @@ impl Member {
 
     /// When calls and farewells must be looked at.
     pub(super) fn calls_deadline(&self) -> Option<Instant> {
-        let calling = self.calling.as_ref().map(|calling| {
-            let more = if calling.timeout_sent {
-                grace(calling.deadline - calling.since)
-            } else {
-                Duration::ZERO
-            };
-            calling.deadline + more
+        let calling = self.calling.as_ref().map(|calling| match calling.timeout_sent {
+            Some(sent) => sent + grace(calling.deadline - calling.since),
+            None => calling.deadline,
         });
         calling.into_iter().chain(self.leaving_until).min()
     }
@@ -190,13 +187,13 @@ impl Member {
         let Some(calling) = self.calling.as_mut().filter(|_| due) else { return };
         let (call, waited) = (calling.call, net.now().saturating_duration_since(calling.since));
         match self.parent {
-            Parent::Linked(rank, _) if calling.timeout_sent => {
+            Parent::Linked(rank, _) if calling.timeout_sent.is_some() => {
                 let what = format!("an answer of the parent of {} to {call}", self.plan.rank);
                 let (missing, rank_count) = (vec![rank], self.plan.rank_count);
                 self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
             }
             _ => {
-                calling.timeout_sent = true;
+                calling.timeout_sent = Some(net.now());
                 self.expired(net, self.collect.sequence(), call, waited);
             }
         }
@@ -256,5 +253,104 @@ impl Member {
     fn all_have_left(&self) -> bool {
         let parent = matches!(self.parent, Parent::Nobody | Parent::Left(..));
         self.leaving_until.is_some() && parent && self.children.values().all(|child| child.has_left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::Secret;
+    use crate::bootstrap::connection::Identity;
+    use crate::bootstrap::member::{Listens, Plan};
+    use crate::bootstrap::message::decode;
+    use crate::bootstrap::net::TaskId;
+    use crate::bootstrap::reactor::Task;
+    use crate::bootstrap::shared::Shared;
+    use crate::error::Error;
+    use std::net::SocketAddr;
+
+    const TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// A network whose time a test sets, and which keeps what is sent.
+    struct Sent {
+        now: Instant,
+        messages: Vec<Message>,
+    }
+
+    impl Wire for Sent {
+        fn now(&self) -> Instant {
+            self.now
+        }
+
+        fn listen(
+            &mut self,
+            _: TaskId,
+            _: std::net::TcpListener,
+            _: Identity,
+        ) -> std::io::Result<()> {
+            unreachable!("the tree stands")
+        }
+
+        fn stop_listening(&mut self, _: TaskId) {}
+
+        fn connect(&mut self, _: TaskId, _: SocketAddr, _: Identity) -> ConnectionId {
+            unreachable!("the tree stands")
+        }
+
+        fn send_bytes(&mut self, _: ConnectionId, bytes: &Arc<[u8]>) {
+            self.messages.push(decode(bytes).expect("a message").0);
+        }
+
+        fn flush(&mut self) {}
+
+        fn local_address(&self, _: ConnectionId) -> Option<SocketAddr> {
+            None
+        }
+
+        fn admit(&mut self, _: ConnectionId, _: usize) {}
+
+        fn end(&mut self, _: ConnectionId) {}
+
+        fn log_limited(&mut self, _: TaskId, _: &mut dyn FnMut(u64)) {}
+    }
+
+    /// If this fails, a rank whose process was stopped, or did not get a processor, for longer than
+    /// the timeout blames its parent as soon as it runs again, instead of whom the parent names.
+    #[test]
+    fn a_rank_that_was_held_up_gives_its_parent_time_to_answer() {
+        let mut net = Sent { now: Instant::now(), messages: Vec::new() };
+        let plan = Plan {
+            rank: Rank(3),
+            rank_count: 4,
+            secret: Secret([0; 32]),
+            terms: Vec::new(),
+            timeout: TIMEOUT,
+            limit: TIMEOUT,
+            root: Vec::new(),
+            listener: None,
+            listens: Listens { port: 0, fixed: Vec::new(), fallback: Vec::new(), scope: 0 },
+        };
+        let shared = Arc::<Shared>::default();
+        let mut member = Member::new(0, plan, Arc::clone(&shared), net.now);
+        (member.live, member.root) = (true, RootSide::Gone);
+        member.parent = Parent::Linked(Rank(1), mio::Token(7));
+        let deadline = net.now + TIMEOUT;
+        member.begin(&mut net, Call::Barrier, Vec::new(), deadline);
+        assert_eq!(member.deadline(), Some(deadline));
+        net.now += 10 * TIMEOUT;
+        // Its deadline is long past; the parent hears of that, and gets as long as ever.
+        for _ in 0..2 {
+            member.tick(&mut net);
+            assert_eq!(shared.lock().failure, None);
+            assert_eq!(member.deadline(), Some(net.now + grace(TIMEOUT)));
+        }
+        let told = |message: &&Message| matches!(message, Message::Expired { .. });
+        assert_eq!(net.messages.iter().filter(told).count(), 1);
+        net.now += grace(TIMEOUT);
+        member.tick(&mut net);
+        let failure = shared.lock().failure.clone();
+        let Some(Error::Bootstrap(error)) = failure else { panic!("{failure:?}") };
+        let BootstrapError::Missing { missing, .. } = *error else { panic!("{error:?}") };
+        assert_eq!(missing, [Rank(1)]);
     }
 }

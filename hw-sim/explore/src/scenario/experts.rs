@@ -14,7 +14,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Kernels, NO_SUCH_PORT, Options};
+use super::{Kernels, NO_SUCH_PORT, Options, Scenario};
 use crate::engine::{Manner, Route};
 use crate::fault::Fault;
 use crate::rank::{NEVER_NS, Rank};
@@ -144,6 +144,16 @@ impl Shape {
         (self.is_throughput, self.goes_on) = (true, false);
     }
 
+    /// Makes it one whose engines' sources are written again before their peers answer.
+    pub fn rewrite(&mut self, random: &mut fastrand::Rng) {
+        if random.u32(0..3) == 0 {
+            self.relay();
+        } else {
+            self.node_ranks = 1;
+        }
+        (self.overlaps, self.routes_again, self.goes_on) = (true, false, false);
+    }
+
     /// The shape, without faults of routings that are used again: then the next step has them too.
     pub fn checked(mut self) -> Self {
         if self.routes_again {
@@ -257,7 +267,8 @@ impl<'a> Run<'a> {
         let windows: Vec<Vec<u64>> = (0..batches)
             .map(|_| self.ranks.iter().map(|rank| rank.allocate("window", bytes)).collect())
             .collect();
-        let manner = Manner { mutant: self.options.host, ..Manner::default() };
+        let reads_late = self.options.scenario == Scenario::Rewrites;
+        let manner = Manner { mutant: self.options.host, reads_late, ..Manner::default() };
         let mut tables: Vec<_> = (0..batches).map(|batch| self.add_ports(batch)).collect();
         let routes: Vec<_> = (0..count).map(|rank| self.routes(rank, &windows)).collect();
         self.break_ports(&mut tables);

@@ -2,12 +2,29 @@
 
 use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall};
 
-use super::Kernels;
 use super::experts::{Run, Shape};
+use super::{Kernels, Scenario};
 use crate::fault::Fault;
 use crate::world::Shown;
 
+/// Turns by which a rank of `rewrites` receives late at most, as a power of two.
+const LATE_LOG2_MAX: u32 = 13;
+
 impl Run<'_> {
+    /// Has a rank come late to a receive: others are then ahead of it as far as the protocol lets
+    /// them, and write again what it has not looked at.
+    fn hold_back(&mut self, rank: usize, number: usize) {
+        if self.options.scenario != Scenario::Rewrites {
+            return;
+        }
+        let place = (number * self.ranks.len() + rank) as u64;
+        let mut random = fastrand::Rng::with_seed(self.options.seed ^ ((place + 1) << 40));
+        if random.bool() {
+            let turns = 1 << random.u32(8..=LATE_LOG2_MAX);
+            self.world.wait(rank as u32, turns);
+        }
+    }
+
     /// Makes news of claim words rare.
     pub(super) fn hide_claims(&mut self) {
         let Shape { seldom, shown_in, .. } = self.options.shape;
@@ -44,6 +61,7 @@ impl Run<'_> {
         let overlaps = self.options.shape.overlaps && !again;
         self.launch_send(rank, step(0), handle(0), kernels);
         for number in 0..count {
+            self.hold_back(rank, step(number));
             self.launch_receive(rank, step(number), handle(number), kernels);
             self.launch_return(rank, step(number), handle(number), kernels);
             if overlaps && number + 1 < count {

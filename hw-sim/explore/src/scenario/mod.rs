@@ -94,6 +94,10 @@ pub enum Scenario {
     /// As `ExpertsFaults`: all ranks but one stop, and its waits have to end by the abort word or
     /// by the claim.
     Waits,
+    /// As `Experts` or `Relays`, by engines, and steps overlap; ranks receive late at times. A rank
+    /// writes what an engine has read for it again, and knows of that by the engine's completion
+    /// alone. Engines' reads may see what is stored later, as in `Reuse`.
+    Rewrites,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
@@ -145,7 +149,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 41] = [
+    pub const ALL: [(&'static str, Self); 42] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -166,6 +170,7 @@ impl Scenario {
         ("batches-faults", Self::BatchesFaults),
         ("claims", Self::Claims),
         ("waits", Self::Waits),
+        ("rewrites", Self::Rewrites),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
         ("packed", Self::Packed),
@@ -189,8 +194,8 @@ impl Scenario {
         ("random", Self::Random),
     ];
 
-    /// Those that `Random` draws from: all but `Many`, whose runs are long, and those of packed
-    /// trees, which joined later: seeds of `Random` are what they were.
+    /// Those that `Random` draws from: all but `Many`, whose runs are long, and those that
+    /// joined later (packed trees, `Rewrites`): seeds of `Random` are what they were.
     pub const DRAWN: [Self; 37] = [
         Self::Ring,
         Self::Stores,
@@ -255,7 +260,8 @@ impl Scenario {
             | Self::Batches
             | Self::BatchesFaults
             | Self::Claims
-            | Self::Waits => Some(Traffic::Experts),
+            | Self::Waits
+            | Self::Rewrites => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults | Self::Packed | Self::PackedFaults => {
                 Some(Traffic::Collectives)
             }

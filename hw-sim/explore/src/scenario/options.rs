@@ -299,6 +299,10 @@ impl Options {
                 options.bring_waits(&mut random);
                 scenario
             }
+            Scenario::Rewrites => {
+                options.shape.rewrite(&mut random);
+                scenario
+            }
             Scenario::CollectivesFaults | Scenario::PackedFaults => {
                 options.lose_rank(options.collective.ranks, &mut random);
                 // Each of many lanes may have to wait so long, one after the other.
