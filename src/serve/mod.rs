@@ -91,6 +91,7 @@ mod client;
 mod fabric;
 mod job;
 mod layout;
+mod lines;
 mod model;
 mod optimizer;
 mod server;
