@@ -29,8 +29,10 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a member waits before it asks again, when a port is down or the adapter refuses.
+/// How long a member waits before it asks again; twice as long for each connection in a row that
+/// nothing came over, as many times as [`DOUBLED_MAX`].
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+const DOUBLED_MAX: u32 = 4;
 
 /// What a line is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,13 +66,15 @@ pub(super) struct Line {
     asked: Option<(u32, Link)>,
     /// When to ask again.
     again: Option<Instant>,
+    /// Connections in a row over which no access of this side has ended.
+    useless: u32,
     /// It is broken off for good.
     is_closed: bool,
 }
 
 impl Line {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, epoch: 0, before: 0, asked: None, again: None, is_closed: false }
+        Self { link, epoch: 0, before: 0, asked: None, again: None, useless: 0, is_closed: false }
     }
 
     /// Begins an access; see [`Link::write`]. Numbers go on with the next connection.
@@ -128,6 +132,7 @@ impl Line {
 
     /// Goes on with another connection.
     fn change(&mut self, link: Link, epoch: u32) {
+        self.useless = if self.link.ended() == 0 { self.useless + 1 } else { 0 };
         self.before = self.newest();
         (self.link, self.epoch) = (link, epoch);
         // An adapter that fails at once again is not asked all the time.
@@ -135,7 +140,8 @@ impl Line {
     }
 
     fn ask_later(&mut self) {
-        (self.asked, self.again) = (None, Some(Instant::now() + ASK_AGAIN));
+        let delay = ASK_AGAIN * 2_u32.pow(self.useless.min(DOUBLED_MAX));
+        (self.asked, self.again) = (None, Some(Instant::now() + delay));
     }
 
     /// May a new connection be asked for?

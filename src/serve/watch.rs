@@ -314,11 +314,14 @@ impl Watcher {
                 self.read_board(index, at as usize)?;
             }
             Ok(true) => {}
-            Err(_) => known.reading = None,
+            Err(_) => {
+                // However often it is made anew: until a board has come over it.
+                known.failed[0].get_or_insert(now);
+                known.reading = None;
+            }
         }
         let known = &mut self.peers[index];
         if line.has_failed() {
-            known.failed[0].get_or_insert(now);
             drop(line);
             lines.repair(member, Purpose::Boards);
             return Ok(());
