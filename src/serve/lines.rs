@@ -92,11 +92,14 @@ impl Line {
         posted.map(|number| number.map(|number| self.before + number))
     }
 
-    /// Has access `number` ended? Looks once.
+    /// Has access `number` ended? Looks once. 0 is none.
     ///
     /// # Errors
     /// [`Error::Transport`] where the connection has failed, or was made anew since.
     pub(super) fn has_ended(&mut self, number: u64) -> Result<bool> {
+        if number == 0 {
+            return Ok(true);
+        }
         if number <= self.before {
             let cause = "the connection has been made anew since: it may have taken place or not";
             let error = TransportError {
@@ -226,7 +229,7 @@ impl Lines {
         }
         line.link.break_off()?;
         let (link, end) = self.create(member)?;
-        let epoch = line.epoch + 1;
+        let epoch = line.epoch.saturating_add(1);
         line.asked = Some((epoch, link));
         self.send(member, &Note::Ask { purpose, epoch, end })
     }

@@ -5,8 +5,8 @@
 //! that does not come about for [`REPAIR_MAX`], or at once when its process is gone.
 
 use super::layout::{
-    BOARD_BEAT, BOARD_BYTES, BOARD_LOAD, BOARD_MAGIC, BOARD_REDUNDANT, BOARD_TABLE, BOARD_VOTES,
-    LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
+    BOARD_BEAT, BOARD_BYTES, BOARD_LOAD, BOARD_MAGIC, BOARD_OUT_OF_REACH, BOARD_REDUNDANT,
+    BOARD_TABLE, BOARD_VOTES, LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
 };
 use super::lines::{Lines, Purpose};
 use super::votes::{Poll, Sight, Step};
@@ -24,6 +24,8 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// How long a member may be out of reach, from when that is noticed. A port that is down for less
 /// costs nobody its place; one that stays down holds workers up for so long.
 const REPAIR_MAX: Duration = Duration::from_millis(400);
+/// How long a member that was cut off votes for nobody, so that its connections are made anew.
+const CUT_OFF_REST: Duration = Duration::from_secs(1);
 /// How long a step of a vote waits for those who have said nothing, when enough have. It ends with
 /// another round where they would have decided it; a machine that is busy has several looks in it.
 const STEP_WAIT: Duration = Duration::from_millis(250);
@@ -213,6 +215,8 @@ struct Watcher {
     waits: Option<(Step, Instant)>,
     /// The server that this member has voted for last.
     voted: Option<usize>,
+    /// When this member was cut off last.
+    cut_off: Option<Instant>,
     beat: u64,
 }
 
@@ -231,7 +235,8 @@ impl Watcher {
         let peers = std::mem::take(&mut start.peers).into_iter().map(known).collect();
         let poll = Poll::new(start.servers, start.members, start.own);
         publish(&start.board.word64(0)?, BOARD_MAGIC);
-        Ok(Self { start, view, peers, poll, quarrel: None, waits: None, voted: None, beat: 0 })
+        let (quarrel, waits, voted, cut_off) = (None, None, None, None);
+        Ok(Self { start, view, peers, poll, quarrel, waits, voted, cut_off, beat: 0 })
     }
 
     fn run(mut self) {
@@ -267,6 +272,8 @@ impl Watcher {
         }
         let now = Instant::now();
         let silent = self.silent(now);
+        self.poll.learn_reach(self.start.own, silent);
+        self.view.silent.store(silent, Ordering::Relaxed);
         let sight = self.sight(now, silent);
         let vote = self.poll.turn(sight);
         if let Some(server) = vote.filter(|_| vote != self.voted) {
@@ -279,7 +286,6 @@ impl Watcher {
             tracing::warn!(servers = format_args!("{removed:#b}"), "servers are removed");
         }
         self.view.removed.store(removed, Ordering::Relaxed);
-        self.view.silent.store(silent, Ordering::Relaxed);
         let is_lost = |known: &&Known| self.is_out_of_reach(known, now, self.start.stall_timeout);
         let lost = self.peers.iter().filter(is_lost).fold(0, |set, it| set | 1 << it.peer.member);
         self.view.lost.store(lost, Ordering::Relaxed);
@@ -352,6 +358,7 @@ impl Watcher {
         if member < self.start.servers {
             known.redundant = word(BOARD_REDUNDANT)?;
             self.view.set_load(member, word(BOARD_LOAD)?);
+            self.poll.learn_reach(member, word(BOARD_OUT_OF_REACH)?);
             let own = word(BOARD_TABLE + 8 * self.start.own as u64)?;
             known.knows_of_leaving = own & LEFT != 0;
             for other in 0..self.start.members.min(MEMBERS_MAX) {
@@ -374,6 +381,16 @@ impl Watcher {
                 || now.duration_since(known.risen) > self.start.stall_timeout
         };
         self.peers.iter().filter(is_silent).fold(0, |set, known| set | 1 << known.peer.member)
+    }
+
+    /// Is this member the one that is cut off, or was it a moment ago? Then others whose
+    /// connections are not made anew yet are not to blame.
+    fn was_cut_off(&mut self, now: Instant, is_alone: bool) -> bool {
+        let is_any_failed = self.peers.iter().any(|known| known.failed != [None; 2]);
+        if is_alone || is_any_failed && !self.start.lines.adapter.is_port_up() {
+            self.cut_off = Some(now);
+        }
+        self.cut_off.is_some_and(|since| now.duration_since(since) < CUT_OFF_REST)
     }
 
     fn sight(&mut self, now: Instant, silent: u64) -> Sight {
@@ -401,7 +418,8 @@ impl Watcher {
         let redundant = own && self.peers.iter().all(is_redundant);
         // Members that could answer: those of which this one knows that they are gone cannot.
         let gone = removed | self.poll.marked(LEFT);
-        let alone = self.peers.iter().all(|it| (silent | gone) >> it.peer.member & 1 == 1);
+        let is_alone = self.peers.iter().all(|it| (silent | gone) >> it.peer.member & 1 == 1);
+        let alone = is_alone || self.was_cut_off(now, is_alone);
         let waits = self.poll.waits();
         let since = self.waits.filter(|(step, _)| Some(*step) == waits).map(|(_, since)| since);
         self.waits = waits.map(|step| (step, since.unwrap_or(now)));
@@ -422,6 +440,7 @@ impl Watcher {
             let redundant = self.view.redundant.load(Ordering::Relaxed);
             put(&board.word64(BOARD_REDUNDANT as usize)?, redundant);
             put(&board.word64(BOARD_LOAD as usize)?, self.view.load(*own));
+            put(&board.word64(BOARD_OUT_OF_REACH as usize)?, self.view.silent());
             for member in 0..*members {
                 let at = BOARD_TABLE as usize + 8 * member;
                 publish(&board.word64(at)?, self.poll.word(member));
