@@ -3,8 +3,8 @@
 //!
 //! Faults that must be survived, each at a moment that a seed chooses: a port goes down and comes
 //! up again after retries have ended; queue pairs fail again and again. An adapter that is reset
-//! stays so: its process is lost, and nothing that was acknowledged. `RINGDOVE_SERVE_SEEDS` asks for
-//! more than the few seeds of a test run.
+//! stays so: its process is lost, and nothing that was acknowledged. `RINGDOVE_SERVE_SEEDS` asks
+//! for more than the few seeds of a test run.
 
 mod hardware;
 mod serving;

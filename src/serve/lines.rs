@@ -16,8 +16,8 @@
 //! with a server that it has broken off for good, because it was removed; who asks is told that.
 //!
 //! The answer is given on the I/O thread of the process, whatever the member does at that moment.
-//! Accesses that were on their way have an unknown outcome: waiting for one of them is an error, and
-//! whoever gets it looks what is there, or does all of it again. An old queue pair is in error on
+//! Accesses that were on their way have an unknown outcome: waiting for one of them is an error,
+//! and whoever gets it looks what is there, or does all of it again. An old queue pair is in error on
 //! both sides before anything goes over the new one, so nothing of it arrives later.
 
 use super::watch::View;
@@ -54,6 +54,17 @@ enum Note {
     Later { purpose: Purpose, epoch: u32 },
     /// The one that asked is a server that the members have removed.
     Removed,
+}
+
+impl Note {
+    /// Reads what a member says; nothing in it is trusted.
+    fn read(member: usize, bytes: &[u8]) -> Result<Self> {
+        postcard::from_bytes(bytes).map_err(|cause| {
+            let (rank, field) = (Rank(member as u32), "what it says of its connections");
+            let seen = format!("{} bytes: {cause}", bytes.len());
+            Error::peer_value(rank, field, "a note of this version", seen)
+        })
+    }
 }
 
 /// One connection to a member, and those before it.
@@ -247,15 +258,7 @@ impl Lines {
 
     /// What another member says. Runs on the I/O thread.
     fn receive(&self, member: usize, bytes: &[u8]) {
-        let taken = match postcard::from_bytes(bytes) {
-            Ok(note) => self.take(member, note),
-            Err(cause) => Err(Error::peer_value(
-                Rank(member as u32),
-                "what it says of its connections",
-                "a note of this version",
-                format!("{} bytes: {cause}", bytes.len()),
-            )),
-        };
+        let taken = Note::read(member, bytes).and_then(|note| self.take(member, note));
         if let Err(error) = taken {
             tracing::warn!(member, %error, "no new connection");
         }
@@ -359,5 +362,36 @@ impl Lines {
         line.is_closed = true;
         line.asked = None;
         line.link.break_off()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// If this fails, what another member says of a connection ends this one.
+        #[test]
+        fn no_bytes_break_the_reader_of_notes(
+            epoch: u32,
+            end in prop::collection::vec(any::<u8>(), 0..60),
+            garbage in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let purpose = Purpose::Boards;
+            for note in [
+                Note::Ask { purpose, epoch, end: end.clone() },
+                Note::Answer { purpose, epoch, end },
+                Note::Down { purpose },
+                Note::Later { purpose, epoch },
+                Note::Removed,
+            ] {
+                let bytes = postcard::to_allocvec(&note).unwrap();
+                prop_assert_eq!(Note::read(1, &bytes).unwrap(), note);
+                let error = Note::read(1, &bytes[..bytes.len() - 1]).unwrap_err();
+                prop_assert!(matches!(error, Error::PeerValue { rank: Rank(1), .. }), "{}", error);
+            }
+            let _ = Note::read(1, &garbage);
+        }
     }
 }

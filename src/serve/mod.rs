@@ -77,8 +77,8 @@
 //!
 //! # Connections that fail
 //!
-//! A queue pair that fails is broken off on both sides, and a fresh one takes its place (`lines` has
-//! the rules). Whoever has an access whose end is not known then begins again: a worker reads anew,
+//! A queue pair that fails is broken off on both sides, and a fresh one takes its place (`lines`
+//! has the rules). Whoever has an access whose end is not known then begins again: a worker reads anew,
 //! and sends what is not acknowledged; a primary looks which buffer the replica's `synced` names
 //! before it copies. Who is not reached for 0.4 s, or is gone, is suspected.
 //!

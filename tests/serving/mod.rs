@@ -131,7 +131,8 @@ pub fn work_beside(
     let (removed, reconnected) = (client.removed(), client.reconnected());
     client.leave().unwrap();
     println!(
-        "worker {worker}: slowest step {slowest:?}, removed {removed:?}, {reconnected} anew, {seen:?}"
+        "worker {worker}: slowest step {slowest:?}, removed {removed:?}, {reconnected} anew, \
+         {seen:?}"
     );
     Seen { counts: seen, slowest, removed, reconnected }
 }
