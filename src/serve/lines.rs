@@ -17,8 +17,8 @@
 //!
 //! The answer is given on the I/O thread of the process, whatever the member does at that moment.
 //! Accesses that were on their way have an unknown outcome: waiting for one of them is an error,
-//! and whoever gets it looks what is there, or does all of it again. An old queue pair is in error on
-//! both sides before anything goes over the new one, so nothing of it arrives later.
+//! and whoever gets it looks what is there, or does all of it again. An old queue pair is in error
+//! on both sides before anything goes over the new one, so nothing of it arrives later.
 
 use super::watch::View;
 use crate::bootstrap::ControlPlane;
