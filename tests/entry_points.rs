@@ -315,6 +315,12 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "what servers and workers say of connections that are made anew",
+        ("src/serve/lines.rs", "postcard::from_bytes"),
+        ("src/serve/lines.rs", "no_bytes_break_the_reader_of_notes"),
+        &[],
+    ),
+    entry(
         "what workers write into a server's memory",
         ("src/serve/shard.rs", "fn next_write("),
         ("src/serve/shard.rs", "any_slot_is_a_write_or_refused"),

@@ -7,161 +7,23 @@
 //! gone.) `RINGDOVE_SERVE_SEEDS` asks for more than the few seeds of a test run.
 
 mod hardware;
+mod serving;
 
 use hardware::{is_left_out, on_machine_env, on_machine_with};
 use nix::sys::signal::{Signal, raise};
-use ringdove::bootstrap::Launch;
-use ringdove::serve::{Client, Job, Memory, Model, Optimizer, Role, Served, Server, Tensor};
-use ringdove::{DataType, Error, Settings};
+use ringdove::error::ServeError;
+use ringdove::serve::{Client, Job, Model, Optimizer, Role, Served, Server};
+use ringdove::{Error, Settings};
+use serving::*;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Members of most tests: two servers, three workers, each on a node of its own.
-const NODES: &str = "pcie4 x 5";
-const PROCESSES: [&str; 2] = ["--procs", "5"];
 /// In the environment of a process that kills itself: the seed of the moment.
 const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
-const STEPS: u64 = 60;
-/// Far above what anything here takes, also where the machine is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest step of a worker that a lost server holds up: the aim is two seconds, and the
 /// machine may be busy with other things.
 const HELD_UP_MAX: Duration = Duration::from_secs(30);
-/// Each worker's gradients are digits of this base: 61^3 is exact in 32-bit floats.
-const BASE: u64 = STEPS + 1;
-
-fn settings() -> Settings {
-    Settings { wait_timeout: PATIENCE, ..Settings::from_env().unwrap() }
-}
-
-fn launch() -> Launch {
-    Launch::from_env().unwrap().expect("hwsim run starts ranks")
-}
-
-fn tensor(name: &str, count: u64) -> Tensor {
-    Tensor { name: name.into(), data_type: DataType::F32, shape: vec![count] }
-}
-
-/// A model of which each of two servers has more than one tensor, of lengths that fill no line.
-fn model() -> Model {
-    let sizes = [1000, 999, 17, 16, 5, 1];
-    let tensors = sizes.iter().map(|count| tensor(&format!("layer/{count}"), *count)).collect();
-    Model::of("counted", tensors).unwrap()
-}
-
-/// Every other pair of seeds has parameters in memory of GPUs.
-fn memory() -> Memory {
-    let seed = std::env::var("RINGDOVE_TEST_SEED").map_or(0, |seed| seed.parse().unwrap());
-    if seed & 2 == 0 { Memory::Host } else { Memory::Gpu }
-}
-
-fn job(servers: usize, workers: usize) -> Job {
-    let optimizer = Optimizer::Sgd { rate: 1.0 };
-    Job { optimizer, memory: memory(), ..Job::new(model(), servers, workers) }
-}
-
-/// Gradients of each worker in each shard, as the parameters count them. All parameters of a shard
-/// are the same number, or a read was torn.
-fn counts(client: &Client) -> Vec<Vec<u64>> {
-    let job = client.job();
-    let mut shards = vec![None; job.shards];
-    for tensor in job.model.tensors() {
-        let shard = client.place(&tensor.name).unwrap().0;
-        for value in client.floats(&tensor.name).unwrap() {
-            let first = *shards[shard].get_or_insert(value);
-            assert_eq!(value, first, "{}: a torn read", tensor.name);
-        }
-    }
-    let digits = |value: f32| {
-        let mut left = -value as u64;
-        (0..job.workers)
-            .map(|_| {
-                let digit = left % BASE;
-                left /= BASE;
-                digit
-            })
-            .collect()
-    };
-    shards.into_iter().map(|value| digits(value.unwrap())).collect()
-}
-
-/// What a worker saw.
-struct Seen {
-    counts: Vec<Vec<u64>>,
-    slowest: Duration,
-    removed: Vec<usize>,
-}
-
-/// A worker that sends its gradients and checks, after each, that what was acknowledged is in the
-/// parameters, and nothing that was not sent. `at_step` is called before each.
-fn work(client: Client, at_step: impl FnMut(u64, &mut Client)) -> Seen {
-    work_beside(client, None, at_step)
-}
-
-/// As [`work`], where one worker may be lost: nobody waits for its gradients.
-fn work_beside(
-    mut client: Client,
-    lost: Option<usize>,
-    mut at_step: impl FnMut(u64, &mut Client),
-) -> Seen {
-    let worker = client.worker();
-    let value = BASE.pow(worker as u32) as f32;
-    let tensors = client.job().model.tensors();
-    let values: Vec<(String, Vec<f32>)> =
-        tensors.iter().map(|it| (it.name.clone(), vec![value; it.shape[0] as usize])).collect();
-    let gradients: Vec<(&str, &[f32])> =
-        values.iter().map(|(name, values)| (name.as_str(), &values[..])).collect();
-    let mut slowest = Duration::ZERO;
-    for step in 0..STEPS {
-        at_step(step, &mut client);
-        let start = Instant::now();
-        client.push(&gradients).unwrap();
-        if step % 3 == 0 {
-            client.settle().unwrap();
-        }
-        let acknowledged = client.acknowledged().to_vec();
-        client.pull().unwrap();
-        slowest = slowest.max(start.elapsed());
-        for (shard, counts) in counts(&client).iter().enumerate() {
-            let range = acknowledged[shard]..=step + 1;
-            assert!(range.contains(&counts[worker]), "shard {shard}: {counts:?}, not {range:?}");
-        }
-    }
-    client.settle().unwrap();
-    // The others end too.
-    let is_whole = |counts: &Vec<u64>| {
-        let mut counts = counts.iter().enumerate();
-        counts.all(|(worker, count)| *count == STEPS || Some(worker) == lost)
-    };
-    let (mut seen, start) = (Vec::new(), Instant::now());
-    while seen.is_empty() || !seen.iter().all(is_whole) {
-        assert!(start.elapsed() < PATIENCE, "others do not end: {seen:?}");
-        client.pull().unwrap();
-        seen = counts(&client);
-    }
-    assert!(seen.iter().all(|counts| counts[worker] == STEPS), "{seen:?}");
-    let removed = client.removed();
-    client.leave().unwrap();
-    println!("worker {worker}: slowest step {slowest:?}, removed {removed:?}, {seen:?}");
-    Seen { counts: seen, slowest, removed }
-}
-
-fn serve(job: Job, stop: impl FnMut(&Served) -> bool) -> Served {
-    let mut server = Server::join(job, &launch(), &settings()).unwrap();
-    let served = server.run_until(stop).unwrap();
-    println!("{served:?}");
-    served
-}
-
-fn client(job: Job) -> Client {
-    Client::join(job, Role::Worker, &launch(), &settings()).unwrap()
-}
-
-/// Seeds of a run.
-fn seeds() -> u64 {
-    std::env::var("RINGDOVE_SERVE_SEEDS").map_or(3, |count| count.parse().unwrap())
-}
 
 /// Runs this process's part of the current test in a process of its own, which kills itself.
 fn watch_victim(seed: u64) {
@@ -205,18 +67,6 @@ fn with_victim(rank: u32, job: Job, check: impl Fn(&Seen), check_server: impl Fn
         }
     });
     check(&seen);
-}
-
-/// Runs the body with each seed, in five processes.
-fn for_seeds(name: &str, body: impl Fn()) {
-    if std::env::var_os("RINGDOVE_TEST_SEED").is_some() {
-        return body();
-    }
-    for seed in 0..seeds() {
-        println!("{name}: seed {seed}; RINGDOVE_SERVE_SEEDS={} reaches it", seed + 1);
-        let seed = seed.to_string();
-        on_machine_env(NODES, &PROCESSES, &[("RINGDOVE_TEST_SEED", &seed)], &body);
-    }
 }
 
 /// If this fails, gradients are lost or counted twice, reads are torn, or a worker runs away from
@@ -464,9 +314,9 @@ fn without_a_port(cut_off: u32) {
     if launch().rank == cut_off {
         let settings = Settings { wait_timeout: Duration::from_secs(8), ..settings() };
         let mut server = Server::join(job, &launch(), &settings).unwrap();
-        // It sees all workers lost, and has acknowledged nothing since.
-        let served = server.run().unwrap();
-        assert_eq!((served.lost_workers, served.taken_over), (3, 0), "{served:?}");
+        // The others tell it over the network that their control planes use.
+        let error = server.run().unwrap_err();
+        assert!(matches!(error, Error::Serve(ServeError::Removed { .. })), "{error}");
         return;
     }
     if launch().rank < 2 {

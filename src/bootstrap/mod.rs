@@ -18,6 +18,7 @@
 //! * `plane`: the control plane of one rank, the interface for the rest of the library
 //! * `stage`: the same tasks on a network that somebody else plays, for simulations
 //! * `successors`: where ranks meet again when one of them has died
+//! * `pairs`: control planes of two ranks, which outlive the job's
 //! * `exchange`: an exchange of typed values over it; `agreement`: ranks make the same calls
 //!
 //! Nobody without the job's secret can join or disturb it; every message is authenticated (see
@@ -42,6 +43,7 @@ mod member;
 mod message;
 mod net;
 mod origins;
+mod pairs;
 #[cfg(test)]
 mod panic_tests;
 #[cfg(test)]
@@ -62,6 +64,7 @@ pub use address::{Choice as InterfaceChoice, HostPort, choose_from_system as cho
 pub use environment::{Launch, Launcher};
 pub(crate) use exchange::exchange;
 pub use message::Term;
+pub(crate) use pairs::PairPlace;
 pub use plane::{ControlPlane, Gather, JoinRequest};
 pub use root::Root;
 pub(crate) use successors::{Succession, Successors};

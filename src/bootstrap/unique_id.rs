@@ -84,6 +84,12 @@ impl Secret {
         Self(blake3::derive_key("ringdove 2026 bootstrap successor of a job", &material))
     }
 
+    /// The secret of two ranks of a job.
+    pub(super) fn of_pair(&self, low: u32, high: u32) -> Self {
+        let material = [&self.0[..], &low.to_le_bytes(), &high.to_le_bytes()].concat();
+        Self(blake3::derive_key("ringdove 2026 bootstrap pair of ranks of a job", &material))
+    }
+
     /// What authenticates connections where a job has no secret: a key from a name that others can
     /// know. It keeps two jobs apart that meet on one port, and nobody out.
     pub(crate) fn of_named_job(name: &str) -> Self {

@@ -1,11 +1,12 @@
-//! The connections of a member: how they are made, and accesses that wait for their end.
+//! How a member meets the others, and accesses to their memory that wait for their end.
 
 use super::job::{Job, Terms};
 use super::layout::{BOARD_BYTES, LEADS, PUBLISHED, SYNCED, WRITING, synced};
+use super::lines::{Line, Lines, Pair, Purpose};
 use super::store::{Data, Place};
 use super::watch::{Peer, Start, View, Watch};
 use super::words::publish;
-use crate::bootstrap::{ControlPlane, Launch};
+use crate::bootstrap::{ControlPlane, Launch, PairPlace};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::settings::{Settings, VerbsOrder};
@@ -15,7 +16,8 @@ use crate::transport::verbs::{
     VerbsSettings,
 };
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The longest that an adapter repeats what nobody acknowledges: workers are to go on within two
@@ -66,6 +68,9 @@ struct Hello {
     /// To each member: the ends of two connections, for data and for boards; empty where there is
     /// none.
     links: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where each member meets this one alone; nowhere, where that one has the place, or where
+    /// there is no connection.
+    places: Vec<Vec<SocketAddr>>,
 }
 
 /// Says who is meant: a member, as another one's rank.
@@ -77,13 +82,16 @@ fn rank(member: usize) -> Rank {
 pub(super) struct Fabric {
     // Dropped first: its thread says farewell over connections of its own.
     watch: Option<Watch>,
+    lines: Arc<Lines>,
+    /// With each other member that it is connected with. Kept here alone, so that they are left by
+    /// the thread of the member.
+    _planes: Vec<Arc<ControlPlane>>,
     pub(super) own: usize,
     pub(super) terms: Arc<Terms>,
     pub(super) view: Arc<View>,
     /// Waits of this member end then.
     pub(super) timeout: Duration,
     pub(super) adapter: Arc<Adapter>,
-    links: Vec<Option<Link>>,
     /// Of a server: the room of each shard.
     pub(super) rooms: Arc<[RoomMemory]>,
     remote_rooms: Vec<Vec<RemoteRoom>>,
@@ -112,9 +120,10 @@ impl Fabric {
         };
         let near = Near { ordinal: launch.local_rank.unwrap_or(0) as usize, ..Near::default() };
         let made = Adapter::choose(&near, &verbs)
-            .and_then(|(adapter, _)| Making::new(terms, own, adapter, settings.wait_timeout, near));
+            .and_then(|(adapter, _)| Making::new(terms, own, adapter, settings, near));
         // The others would wait for this member.
-        made.and_then(|making| making.finish(&plane)).inspect_err(|error| plane.end(error))
+        let finish = |making: Making| making.finish(&plane, launch, settings);
+        made.and_then(finish).inspect_err(|error| plane.end(error))
     }
 
     /// A place in the words of a shard on a server.
@@ -162,42 +171,52 @@ impl Fabric {
         let deadline = Instant::now() + self.timeout;
         while done < length {
             let bytes = (length - done).min(ACCESS_BYTES_MAX);
-            let link = self.link(server)?;
             let here = Piece { offset: here.offset + done, ..here };
             let there = RemotePiece { offset: there.offset + done, ..there };
-            let posted = match pull {
-                true => link.read(here, there, bytes),
-                false => link.write(here, there, bytes),
-            };
+            let mut line = self.lines.line(server, Purpose::Data)?;
+            let posted = line.access(here, there, bytes, pull);
+            drop(line);
             match posted {
                 Ok(Some(number)) => {
                     last = number;
                     done += bytes;
                 }
-                Ok(None) => self.progress(server, deadline, "room in a queue pair")?,
+                Ok(None) => {
+                    let polled = self.lines.line(server, Purpose::Data)?.poll();
+                    polled.map_err(|error| self.failed(server, error))?;
+                    self.pause(server, deadline, "room in a queue pair")?;
+                }
                 Err(error) => return Err(self.failed(server, error)),
             }
         }
         Ok(last)
     }
 
-    fn link(&mut self, server: usize) -> Result<&mut Link> {
-        let link = self.links.get_mut(server).and_then(Option::as_mut);
-        link.ok_or_else(|| Error::argument("member", "one with a connection", server))
-    }
-
+    /// Asks for another connection, where an error says that this one has failed.
     fn failed(&self, server: usize, error: Error) -> Error {
         if matches!(error, Error::Transport { .. }) {
-            self.view.has_failed(server);
+            self.heals(server);
         }
         error
     }
 
-    fn progress(&mut self, server: usize, deadline: Instant, what: &str) -> Result<()> {
-        let link = self.link(server)?;
-        if let Err(error) = link.poll() {
-            return Err(self.failed(server, error));
+    /// Is there a connection to this server? If not, another one is asked for.
+    pub(super) fn heals(&self, server: usize) -> bool {
+        let has_failed = self.lines.line(server, Purpose::Data).is_ok_and(|line| {
+            let has_failed = line.has_failed();
+            // Not after another thread has made it anew.
+            if has_failed {
+                self.view.has_failed(server);
+            }
+            has_failed
+        });
+        if has_failed {
+            self.lines.repair(server, Purpose::Data);
         }
+        !has_failed
+    }
+
+    fn pause(&self, server: usize, deadline: Instant, what: &str) -> Result<()> {
         if Instant::now() < deadline {
             std::thread::yield_now();
             return Ok(());
@@ -214,26 +233,28 @@ impl Fabric {
     pub(super) fn wait(&mut self, server: usize, number: u64) -> Result<()> {
         let deadline = Instant::now() + self.timeout;
         let mut pause = Pause::default();
-        while self.link(server)?.ended() < number {
-            self.progress(server, deadline, "the end of an access")?;
+        loop {
+            let ended = self.lines.line(server, Purpose::Data)?.has_ended(number);
+            if ended.map_err(|error| self.failed(server, error))? {
+                return Ok(());
+            }
+            self.pause(server, deadline, "the end of an access")?;
             pause.pause();
         }
-        Ok(())
     }
 
     /// Waits until nothing is on its way to this server. Its failure is its own: it is told with
     /// the next access.
     pub(super) fn settle(&mut self, server: usize) {
-        if let Ok(link) = self.link(server) {
-            let posted = link.posted();
-            let _ = self.wait(server, posted);
+        let newest = self.lines.line(server, Purpose::Data).map(|line| line.newest());
+        if let Ok(newest) = newest {
+            let _ = self.wait(server, newest);
         }
     }
 
-    /// Ends the data connection to a member: nothing more of it is carried out here.
+    /// Ends the data connection to a member for good: nothing more of it is carried out here.
     pub(super) fn break_off(&mut self, member: usize) -> Result<()> {
-        let Some(link) = self.links.get_mut(member).and_then(Option::as_mut) else { return Ok(()) };
-        link.break_off()
+        self.lines.close(member)
     }
 
     /// Leaves: tells the servers, as far as they are there.
@@ -266,6 +287,8 @@ struct Making {
     rooms: Vec<RoomMemory>,
     /// For data, and for boards.
     links: Vec<Option<(Link, Link)>>,
+    /// Where it meets each higher member that it is connected with.
+    places: Vec<Option<PairPlace>>,
     hello: Hello,
 }
 
@@ -274,7 +297,7 @@ impl Making {
         terms: Arc<Terms>,
         own: usize,
         adapter: Arc<Adapter>,
-        timeout: Duration,
+        settings: &Settings,
         near: Near,
     ) -> Result<Self> {
         let (servers, members) = (terms.job.servers, terms.job.members());
@@ -304,24 +327,31 @@ impl Making {
             (room.words.memory.encode_remote(), room.data.memory.encode_remote())
         };
         hello.rooms = rooms.iter().map(known).collect();
-        let mut links = Vec::new();
+        let (mut links, mut places) = (Vec::new(), Vec::new());
         for member in 0..members {
             if member == own || member.min(own) >= servers {
                 links.push(None);
+                places.push(None);
                 hello.links.push(Default::default());
+                hello.places.push(Vec::new());
                 continue;
             }
+            let place = (own < member).then(|| PairPlace::open(settings)).transpose()?;
+            hello.places.push(place.as_ref().map_or(Vec::new(), |it| it.addresses().to_vec()));
+            places.push(place);
             let (data, data_bytes) = Link::create(&adapter, rank(own), rank(member))?;
             let (watch, watch_bytes) = Link::create(&adapter, rank(own), rank(member))?;
             links.push(Some((data, watch)));
             hello.links.push((data_bytes, watch_bytes));
         }
-        Ok(Self { terms, own, timeout, adapter, board, landing, rooms, links, hello })
+        let timeout = settings.wait_timeout;
+        Ok(Self { terms, own, timeout, adapter, board, landing, rooms, links, places, hello })
     }
 
     /// Meets the others.
-    fn finish(self, plane: &ControlPlane) -> Result<Fabric> {
-        let Self { terms, own, timeout, adapter, board, landing, rooms, links, hello } = self;
+    fn finish(self, plane: &ControlPlane, launch: &Launch, settings: &Settings) -> Result<Fabric> {
+        let Self { terms, own, timeout, adapter, board, landing, rooms, links, places, hello } =
+            self;
         let bytes = postcard::to_allocvec(&hello).expect("writing to memory does not fail");
         let all = plane.all_gather(&bytes)?;
         let (servers, members) = (terms.job.servers, terms.job.members());
@@ -329,19 +359,27 @@ impl Making {
         for (member, bytes) in all.iter().enumerate().take(members) {
             met.push(Met::read(&terms, own, member, bytes)?);
         }
-        let (mut peers, mut data) = (Vec::new(), Vec::new());
-        for (member, (link, met)) in links.into_iter().zip(&met).enumerate() {
-            data.push(None);
-            let Some((mut link, mut watch)) = link else { continue };
+        let planes = meet_each(places, &links, &met, launch, settings)?;
+        let (mut peers, mut pairs) = (Vec::new(), Vec::new());
+        for (member, link) in links.into_iter().enumerate() {
+            pairs.push(None);
+            let (Some((mut link, mut boards)), Some(plane)) = (link, &planes[member]) else {
+                continue;
+            };
+            let met = &met[member];
             link.connect(&met.links.0)?;
-            watch.connect(&met.links.1)?;
-            data[member] = Some(link);
-            peers.push(Peer { member, link: watch, board: met.board });
+            boards.connect(&met.links.1)?;
+            let (data, boards) = (Mutex::new(Line::new(link)), Mutex::new(Line::new(boards)));
+            pairs[member] = Some(Pair { plane: Arc::downgrade(plane), data, boards });
+            peers.push(Peer { member, board: met.board });
         }
+        let view = Arc::new(View::default());
+        let lines = Lines { own, adapter: adapter.clone(), view: view.clone(), pairs };
+        let lines = Arc::new(lines);
+        lines.listen();
         // Nobody begins before all can answer.
         plane.barrier()?;
-        let view = Arc::new(View::default());
-        let start = Start {
+        let watch = Watch::start(Start {
             own,
             servers,
             members,
@@ -350,12 +388,42 @@ impl Making {
             _registered: board.memory,
             landing: (landing.region, landing.memory),
             peers,
-        };
-        let watch = Some(Watch::start(start, &view)?);
+            lines: lines.clone(),
+        })?;
+        let (watch, _planes) = (Some(watch), planes.into_iter().flatten().collect());
         let remote_rooms = met.into_iter().map(|met| met.rooms).collect();
-        let (links, rooms) = (data, rooms.into());
-        Ok(Fabric { watch, own, terms, view, timeout, adapter, rooms, links, remote_rooms })
+        let rooms = rooms.into();
+        Ok(Fabric {
+            watch,
+            lines,
+            _planes,
+            own,
+            terms,
+            view,
+            timeout,
+            adapter,
+            rooms,
+            remote_rooms,
+        })
     }
+}
+
+/// Meets each member that there is a connection to, apart from the others.
+fn meet_each(
+    places: Vec<Option<PairPlace>>,
+    links: &[Option<(Link, Link)>],
+    met: &[Met],
+    launch: &Launch,
+    settings: &Settings,
+) -> Result<Vec<Option<Arc<ControlPlane>>>> {
+    let mut planes = Vec::new();
+    for (member, (place, link)) in places.into_iter().zip(links).enumerate() {
+        let there = || PairPlace::There(met[member].place.clone());
+        let begin = |_: &_| launch.begin_pair(rank(member), place.unwrap_or_else(there), settings);
+        planes.push(link.as_ref().map(begin).transpose()?.map(Arc::new));
+    }
+    planes.iter().flatten().try_for_each(|plane| plane.assembled())?;
+    Ok(planes)
 }
 
 /// What was read of another member's [`Hello`].
@@ -364,6 +432,8 @@ struct Met {
     board: RemoteRegion,
     rooms: Vec<RemoteRoom>,
     links: (Vec<u8>, Vec<u8>),
+    /// Where it meets this member, if it has the place.
+    place: Vec<SocketAddr>,
 }
 
 impl Met {
@@ -383,10 +453,10 @@ impl Met {
             enough.ok_or_else(|| bad(field, expected, seen.to_string()))
         };
         let rooms = if member < terms.job.servers { terms.job.shards } else { 0 };
-        let counts = (hello.rooms.len(), hello.links.len());
-        if counts != (rooms, terms.job.members()) {
-            let expected = format!("{rooms} rooms, {} connections", terms.job.members());
-            let seen = format!("{} and {}", counts.0, counts.1);
+        let (members, counts) = (terms.job.members(), (hello.rooms.len(), hello.links.len()));
+        if counts != (rooms, members) || hello.places.len() != members {
+            let expected = format!("{rooms} rooms, {members} connections and places");
+            let seen = format!("{}, {} and {}", counts.0, counts.1, hello.places.len());
             return Err(bad("its memory and connections", expected, seen));
         }
         let board = region("its board", &hello.board, BOARD_BYTES)?;
@@ -396,8 +466,9 @@ impl Met {
             Ok(RemoteRoom { words, data: region("its room", data, room.data_bytes())? })
         };
         let rooms = hello.rooms.iter().enumerate().map(room).collect::<Result<_>>()?;
-        let mut links = hello.links;
-        Ok(Self { board, rooms, links: links.swap_remove(own) })
+        let (mut links, mut places) = (hello.links, hello.places);
+        let (links, place) = (links.swap_remove(own), places.swap_remove(own));
+        Ok(Self { board, rooms, links, place })
     }
 }
 
@@ -419,6 +490,7 @@ mod tests {
             board: region(BOARD_BYTES),
             rooms: (0..terms.job.shards).map(room).collect(),
             links: vec![(vec![1, 2], vec![3]); terms.job.members()],
+            places: vec![Vec::new(); terms.job.members()],
         }
     }
 
@@ -432,12 +504,13 @@ mod tests {
         let met = read(&terms, &hello(&terms)).unwrap();
         assert_eq!((met.rooms.len(), met.links), (2, (vec![1, 2], vec![3])));
         let small = RemoteRegion { base: 4096, length_bytes: 64, rkey: 7 }.encode().to_vec();
-        let changes: [fn(&mut Hello, Vec<u8>); 5] = [
+        let changes: [fn(&mut Hello, Vec<u8>); 6] = [
             |hello, small| hello.board = small,
             |hello, small| hello.rooms[1].0 = small,
             |hello, small| hello.rooms[1].1 = small,
             |hello, _| drop(hello.rooms.pop()),
             |hello, _| drop(hello.links.pop()),
+            |hello, _| drop(hello.places.pop()),
         ];
         for (index, change) in changes.into_iter().enumerate() {
             let mut hello = hello(&terms);

@@ -10,6 +10,7 @@
 //! | 2 | votes: where this member stands ([`Ballot`](super::ballot::Ballot)) |
 //! | 3 | of a server: 1 + the set of removed servers with which all its shards have replicas |
 //! | 4 | of a server: bytes read of, and applied to, the shards that it leads, in a period |
+//! | 5 | of a server: the servers that it does not reach now |
 //! | 8 + m | of a server: word 2 of member `m`, the newest that it has seen |
 //!
 //! | room, words | what |
@@ -40,6 +41,7 @@ pub(super) const BOARD_BEAT: u64 = 8;
 pub(super) const BOARD_VOTES: u64 = 16;
 pub(super) const BOARD_REDUNDANT: u64 = 24;
 pub(super) const BOARD_LOAD: u64 = 32;
+pub(super) const BOARD_OUT_OF_REACH: u64 = 40;
 pub(super) const BOARD_TABLE: u64 = 64;
 /// In the word of votes: this member has left, and votes no more.
 pub(super) const LEFT: u64 = 1 << 63;

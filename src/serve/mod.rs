@@ -73,17 +73,24 @@
 //! acknowledges nothing, whatever it believes. Of servers that have lost sight of one another while
 //! workers see them all, the one goes that has lost most of the others, or the higher one. The
 //! second removal waits until each shard has a replica again. With two servers, one may be lost. A
-//! job in which half of the members are gone at once stops with an error. So does one in which a
-//! server dies and two others have lost their connection, which nobody makes anew, or lose it
-//! before each shard has a replica again.
+//! job in which half of the members are gone at once stops with an error.
+//!
+//! # Connections that fail
+//!
+//! A queue pair that fails is broken off on both sides, and a fresh one takes its place (`lines`
+//! has the rules). Whoever has an access whose end is not known then begins again: a worker reads
+//! anew, and sends what is not acknowledged; a primary looks which buffer the replica's `synced`
+//! names before it copies. Who is not reached for 0.4 s, or is gone, is suspected.
 //!
 //! Members find one another over the control plane of [`bootstrap`](crate::bootstrap), which they
-//! leave as soon as they are connected.
+//! leave as soon as they are connected. Each pair keeps one of its own, over which it agrees on new
+//! connections: it ends with one of the two, and not with the job's others.
 //!
 //! Rooms: `model` (tensors, shards), `optimizer`, `layout` (what lies where), `words` (the
 //! orderings of memory), `ballot` and `votes` (who is removed), `watch` (boards), `job`, `fabric`
-//! (connections), `shard` (versions), `store` (their data, in memory of the host or a GPU), `stale`
-//! (what a buffer lacks), `balance` (which shard is handed over), `server`, `client`.
+//! (how members meet, accesses), `lines` (connections, and how they are made anew), `shard`
+//! (versions), `store` (their data, in memory of the host or a GPU), `stale` (what a buffer lacks),
+//! `balance` (which shard is handed over), `server`, `client`.
 
 mod balance;
 mod ballot;
@@ -91,6 +98,7 @@ mod client;
 mod fabric;
 mod job;
 mod layout;
+mod lines;
 mod model;
 mod optimizer;
 mod server;

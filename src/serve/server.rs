@@ -59,6 +59,8 @@ pub struct Served {
     pub received: u64,
     /// Workers that went away without leaving.
     pub lost_workers: u32,
+    /// Connections to other members that had failed and were made anew, each side counted.
+    pub reconnected: u64,
 }
 
 /// A shard, and this server's part in it.
@@ -91,6 +93,8 @@ struct Replica {
     server: usize,
     /// The buffer there that is whole, whatever happens to this server.
     buffer: u64,
+    /// What was copied last may have got there or not, so `buffer` may be another one.
+    is_unsure: bool,
     /// What each buffer there lacks of the newest version here.
     stale: Vec<Stale>,
 }
@@ -124,6 +128,7 @@ impl Server {
                 replica: pair.1.map(|server| Replica {
                     server,
                     buffer: 0,
+                    is_unsure: false,
                     stale: vec![Stale::default(); terms.job.versions],
                 }),
                 followed: 0,
@@ -169,6 +174,7 @@ impl Server {
         let mut pause = Pause::default();
         loop {
             let busy = self.step()?;
+            self.served.reconnected = self.fabric.view.anew();
             if stop(&self.served) {
                 return Ok(self.served);
             }
@@ -219,7 +225,7 @@ impl Server {
             }
         }
         self.removed = removed;
-        if removed >> own & 1 == 1 {
+        if removed >> own & 1 == 1 || self.fabric.view.is_told_removed() {
             return Err(Error::Serve(ServeError::Removed { rank: Rank(own as u32) }));
         }
         let (mut busy, mut redundant) = (false, true);
@@ -483,7 +489,7 @@ impl Server {
         if !is_copied {
             stale[buffer as usize] = Stale::default();
         }
-        led.replica = Some(Replica { server, buffer, stale });
+        led.replica = Some(Replica { server, buffer, is_unsure: false, stale });
         if is_copied {
             let copied = self.copy_to_replica(index);
             if !matches!(copied, Ok(true)) {
@@ -499,6 +505,16 @@ impl Server {
     /// Copies what the replica lacks of the newest version into a buffer there that is not the one
     /// that it would go on from, and then tells that it is this one now. True without a replica.
     fn copy_to_replica(&mut self, index: usize) -> Result<bool> {
+        let unsure = self.shards[index].replica.as_ref().filter(|replica| replica.is_unsure);
+        if let Some(server) = unsure.map(|replica| replica.server) {
+            // The connection was made anew since: nothing of before is on its way.
+            let (_, buffer) = read_synced(self.read_word(index, server, SYNCED)?);
+            let led = &mut self.shards[index];
+            let buffer = led.shard.room.buffer(buffer);
+            led.replica.iter_mut().for_each(|replica| replica.buffer = buffer);
+        }
+        let replica = self.shards[index].replica.iter_mut();
+        replica.for_each(|replica| replica.is_unsure = true);
         let led = &self.shards[index];
         let (room, from, version) = (led.shard.room, led.shard.buffer(), led.shard.counts.version);
         let Some(replica) = &led.replica else { return Ok(true) };
@@ -527,7 +543,7 @@ impl Server {
         self.write_word(index, server, SYNCED, synced(version, to))?;
         self.read_word(index, server, SYNCED)?;
         if let Some(replica) = &mut self.shards[index].replica {
-            replica.buffer = to;
+            (replica.buffer, replica.is_unsure) = (to, false);
             replica.stale[to as usize] = Stale::default();
         }
         Ok(true)

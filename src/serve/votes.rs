@@ -36,6 +36,9 @@ pub(super) struct Poll {
     own: usize,
     /// The newest word of each member.
     ballots: Vec<Ballot>,
+    /// Of each server, whom it does not reach now: a vote stays when a connection comes back. All,
+    /// of one that has not said it.
+    out_of_reach: Vec<Servers>,
 }
 
 /// What a member sees.
@@ -100,7 +103,8 @@ impl Tally {
 
 impl Poll {
     pub(super) fn new(servers: usize, members: usize, own: usize) -> Self {
-        Self { servers, own, ballots: vec![Ballot::default(); members] }
+        let ballots = vec![Ballot::default(); members];
+        Self { servers, own, ballots, out_of_reach: vec![Servers::MAX; servers] }
     }
 
     /// The word of a member.
@@ -122,6 +126,11 @@ impl Poll {
         ballot.marks = marks;
     }
 
+    /// Takes note of the servers that `server` does not reach now.
+    pub(super) fn learn_reach(&mut self, server: usize, out_of_reach: Servers) {
+        self.out_of_reach.get_mut(server).into_iter().for_each(|it| *it = out_of_reach);
+    }
+
     /// Marks this member.
     pub(super) fn mark(&mut self, marks: u64) {
         self.ballots[self.own].marks |= marks & (LEFT | OBSERVER);
@@ -138,14 +147,15 @@ impl Poll {
         self.ballots[self.own].removed
     }
 
-    /// Pairs of servers of which one has voted for the other one.
+    /// Pairs of servers of which one has voted for the other one, and does not reach it.
     fn accusations(&self) -> impl Iterator<Item = (usize, usize)> {
         let removed = self.removed();
         let is_live = move |server: usize| removed >> server & 1 == 0;
         let votes = self.ballots[..self.servers].iter().enumerate();
         votes
             .filter(move |(server, ballot)| ballot.removed == removed && is_live(*server))
-            .filter_map(move |(server, ballot)| ballot.vote.map(|accused| (server, accused)))
+            .filter_map(|(server, ballot)| ballot.vote.map(|accused| (server, accused)))
+            .filter(|(server, accused)| self.out_of_reach[*server] >> accused & 1 == 1)
     }
 
     /// Servers that are accused by another one, or that accuse one.

@@ -1,15 +1,19 @@
 //! The thread of a member that shows that it lives, looks at the others' boards, and votes. It has
 //! connections of its own, so that nothing that a member does holds it up.
+//!
+//! A connection that has failed is made anew ([`lines`](super::lines)). A member is suspected when
+//! that does not come about for [`REPAIR_MAX`], or at once when its process is gone.
 
 use super::layout::{
-    BOARD_BEAT, BOARD_BYTES, BOARD_LOAD, BOARD_MAGIC, BOARD_REDUNDANT, BOARD_TABLE, BOARD_VOTES,
-    LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
+    BOARD_BEAT, BOARD_BYTES, BOARD_LOAD, BOARD_MAGIC, BOARD_OUT_OF_REACH, BOARD_REDUNDANT,
+    BOARD_TABLE, BOARD_VOTES, LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
 };
+use super::lines::{Lines, Purpose};
 use super::votes::{Poll, Sight, Step};
 use super::words::{observe, peek, publish, put};
 use crate::error::{Error, Result};
 use crate::shared::Region;
-use crate::transport::verbs::{Link, MemoryRegion, Piece, RemotePiece, RemoteRegion};
+use crate::transport::verbs::{MemoryRegion, Piece, RemotePiece, RemoteRegion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -17,6 +21,11 @@ use std::time::{Duration, Instant};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
+/// How long a member may be out of reach, from when that is noticed. A port that is down for less
+/// costs nobody its place; one that stays down holds workers up for so long.
+const REPAIR_MAX: Duration = Duration::from_millis(400);
+/// How long a member that was cut off votes for nobody, so that its connections are made anew.
+const CUT_OFF_REST: Duration = Duration::from_secs(1);
 /// How long a step of a vote waits for those who have said nothing, when enough have. It ends with
 /// another round where they would have decided it; a machine that is busy has several looks in it.
 const STEP_WAIT: Duration = Duration::from_millis(250);
@@ -29,13 +38,18 @@ pub(super) struct View {
     removed: AtomicU64,
     /// Members that do not answer: of the servers those that are suspected.
     silent: AtomicU64,
-    /// Those of them whose connection has failed: it does not come back.
+    /// Those of them whose connection has failed, and that have ended or were not reached for as
+    /// long as a member may stand still.
     lost: AtomicU64,
     /// Members that have left, and that send no gradients.
     left: AtomicU64,
     observers: AtomicU64,
-    /// Members whose data connection has failed.
+    /// Members whose data connection has failed and is not made anew.
     broken: AtomicU64,
+    /// Another member says that this one is removed.
+    told_removed: AtomicBool,
+    /// Connections that were made anew.
+    anew: AtomicU64,
     /// The bits that this member wants in its own votes: [`LEFT`], [`OBSERVER`].
     marks: AtomicU64,
     /// 1 + the removed servers with which all shards of this server have replicas.
@@ -51,12 +65,26 @@ impl View {
         self.removed.load(Ordering::Relaxed)
     }
 
+    /// Is this member a server that is removed?
+    pub(super) fn is_removed(&self, member: usize) -> bool {
+        member < SERVERS_MAX && self.removed() >> member & 1 == 1
+    }
+
+    pub(super) fn set_told_removed(&self) {
+        self.told_removed.store(true, Ordering::Relaxed);
+    }
+
+    /// Has another member said that this one is removed? Who is cut off reads it on no board.
+    pub(super) fn is_told_removed(&self) -> bool {
+        self.told_removed.load(Ordering::Relaxed)
+    }
+
     /// Members that do not answer.
     pub(super) fn silent(&self) -> u64 {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Members whose connection has failed.
+    /// Members that do not come back, as far as this one can know.
     pub(super) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -74,6 +102,20 @@ impl View {
     /// A data connection to this member has failed.
     pub(super) fn has_failed(&self, member: usize) {
         self.broken.fetch_or(1 << member, Ordering::Relaxed);
+    }
+
+    /// It was made anew.
+    pub(super) fn has_returned(&self, member: usize) {
+        self.broken.fetch_and(!(1 << member), Ordering::Relaxed);
+    }
+
+    pub(super) fn count_anew(&self) {
+        self.anew.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a connection was made anew.
+    pub(super) fn anew(&self) -> u64 {
+        self.anew.load(Ordering::Relaxed)
     }
 
     pub(super) fn mark(&self, bits: u64) {
@@ -99,7 +141,6 @@ impl View {
 /// A peer whose board is read.
 pub(super) struct Peer {
     pub(super) member: usize,
-    pub(super) link: Link,
     pub(super) board: RemoteRegion,
 }
 
@@ -115,6 +156,7 @@ pub(super) struct Start {
     /// Where boards of others are read to: [`BOARD_BYTES`] for each member.
     pub(super) landing: (Region, MemoryRegion),
     pub(super) peers: Vec<Peer>,
+    pub(super) lines: Arc<Lines>,
 }
 
 /// The thread; it stops when this is dropped.
@@ -124,14 +166,15 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn start(start: Start, view: &Arc<View>) -> Result<Self> {
+    pub(super) fn start(start: Start) -> Result<Self> {
+        let view = start.lines.view.clone();
         let watcher = Watcher::new(start, view.clone())?;
         let builder = std::thread::Builder::new().name("ringdove-watch".into());
         let thread = builder.spawn(move || watcher.run()).map_err(|error| Error::System {
             what: "starting a thread".into(),
             cause: error.to_string(),
         })?;
-        Ok(Self { view: view.clone(), thread: Some(thread) })
+        Ok(Self { view, thread: Some(thread) })
     }
 }
 
@@ -154,6 +197,8 @@ struct Known {
     beat: u64,
     /// When its beat rose last.
     risen: Instant,
+    /// Since when it is out of reach: its board, and for data.
+    failed: [Option<Instant>; 2],
     redundant: u64,
     /// Its table says that this member has left.
     knows_of_leaving: bool,
@@ -170,6 +215,8 @@ struct Watcher {
     waits: Option<(Step, Instant)>,
     /// The server that this member has voted for last.
     voted: Option<usize>,
+    /// When this member was cut off last.
+    cut_off: Option<Instant>,
     beat: u64,
 }
 
@@ -181,13 +228,15 @@ impl Watcher {
             reading: None,
             beat: 0,
             risen: now,
+            failed: [None; 2],
             redundant: 0,
             knows_of_leaving: false,
         };
         let peers = std::mem::take(&mut start.peers).into_iter().map(known).collect();
         let poll = Poll::new(start.servers, start.members, start.own);
         publish(&start.board.word64(0)?, BOARD_MAGIC);
-        Ok(Self { start, view, peers, poll, quarrel: None, waits: None, voted: None, beat: 0 })
+        let (quarrel, waits, voted, cut_off) = (None, None, None, None);
+        Ok(Self { start, view, peers, poll, quarrel, waits, voted, cut_off, beat: 0 })
     }
 
     fn run(mut self) {
@@ -202,7 +251,7 @@ impl Watcher {
                 self.view.mark(LEFT);
                 let is_told = |known: &Known| {
                     known.knows_of_leaving
-                        || known.peer.link.failure().is_some()
+                        || known.failed[0].is_some()
                         || known.peer.member >= self.start.servers
                         || self.view.left() >> known.peer.member & 1 == 1
                 };
@@ -223,6 +272,8 @@ impl Watcher {
         }
         let now = Instant::now();
         let silent = self.silent(now);
+        self.poll.learn_reach(self.start.own, silent);
+        self.view.silent.store(silent, Ordering::Relaxed);
         let sight = self.sight(now, silent);
         let vote = self.poll.turn(sight);
         if let Some(server) = vote.filter(|_| vote != self.voted) {
@@ -235,8 +286,7 @@ impl Watcher {
             tracing::warn!(servers = format_args!("{removed:#b}"), "servers are removed");
         }
         self.view.removed.store(removed, Ordering::Relaxed);
-        self.view.silent.store(silent, Ordering::Relaxed);
-        let is_lost = |known: &&Known| known.peer.link.failure().is_some();
+        let is_lost = |known: &&Known| self.is_out_of_reach(known, now, self.start.stall_timeout);
         let lost = self.peers.iter().filter(is_lost).fold(0, |set, it| set | 1 << it.peer.member);
         self.view.lost.store(lost, Ordering::Relaxed);
         self.view.left.store(self.poll.marked(LEFT), Ordering::Relaxed);
@@ -246,23 +296,45 @@ impl Watcher {
 
     /// Takes what was read of a board, and begins to read it again.
     fn look(&mut self, index: usize) -> Result<()> {
-        let known = &mut self.peers[index];
-        let at = known.peer.member as u64 * BOARD_BYTES;
-        if known.peer.link.failure().is_some() {
-            return Ok(());
-        }
-        // A failure stays with the link.
-        let Ok(ended) = known.peer.link.poll() else { return Ok(()) };
-        if known.reading.is_some_and(|reading| ended < reading) {
-            return Ok(());
-        }
-        if known.reading.take().is_some() {
-            self.read_board(index, at as usize)?;
+        let lines = self.start.lines.clone();
+        let member = self.peers[index].peer.member;
+        let at = member as u64 * BOARD_BYTES;
+        let now = Instant::now();
+        let is_broken = self.view.broken.load(Ordering::Relaxed) >> member & 1 == 1;
+        if is_broken {
+            // The member itself may have nothing to do there now.
+            lines.repair(member, Purpose::Data);
         }
         let known = &mut self.peers[index];
+        known.failed[1] = is_broken.then(|| known.failed[1].unwrap_or(now));
+        let mut line = lines.line(member, Purpose::Boards)?;
+        let ended = match known.reading {
+            // A failure is told with the next access.
+            None => line.poll().map(|()| true),
+            Some(reading) => line.has_ended(reading),
+        };
+        match ended {
+            Ok(false) => return Ok(()),
+            Ok(true) if known.reading.take().is_some() => {
+                known.failed[0] = None;
+                self.read_board(index, at as usize)?;
+            }
+            Ok(true) => {}
+            Err(_) => {
+                // However often it is made anew: until a board has come over it.
+                known.failed[0].get_or_insert(now);
+                known.reading = None;
+            }
+        }
+        let known = &mut self.peers[index];
+        if line.has_failed() {
+            drop(line);
+            lines.repair(member, Purpose::Boards);
+            return Ok(());
+        }
         let from = RemotePiece { memory: known.peer.board, offset: 0 };
         let into = Piece { memory: &self.start.landing.1, offset: at };
-        if let Ok(reading) = known.peer.link.read(into, from, BOARD_BYTES) {
+        if let Ok(reading) = line.access(into, from, BOARD_BYTES, true) {
             known.reading = reading;
         }
         Ok(())
@@ -286,6 +358,7 @@ impl Watcher {
         if member < self.start.servers {
             known.redundant = word(BOARD_REDUNDANT)?;
             self.view.set_load(member, word(BOARD_LOAD)?);
+            self.poll.learn_reach(member, word(BOARD_OUT_OF_REACH)?);
             let own = word(BOARD_TABLE + 8 * self.start.own as u64)?;
             known.knows_of_leaving = own & LEFT != 0;
             for other in 0..self.start.members.min(MEMBERS_MAX) {
@@ -295,14 +368,29 @@ impl Watcher {
         Ok(())
     }
 
+    /// Is a connection to this member gone for longer than `most`, or for good?
+    fn is_out_of_reach(&self, known: &Known, now: Instant, most: Duration) -> bool {
+        let mut failed = known.failed.iter().flatten().peekable();
+        let is_gone = failed.peek().is_some() && self.start.lines.is_gone(known.peer.member);
+        is_gone || failed.any(|since| now.duration_since(*since) > most)
+    }
+
     fn silent(&self, now: Instant) -> u64 {
-        let broken = self.view.broken.load(Ordering::Relaxed);
         let is_silent = |known: &&Known| {
-            known.peer.link.failure().is_some()
-                || broken >> known.peer.member & 1 == 1
+            self.is_out_of_reach(known, now, REPAIR_MAX)
                 || now.duration_since(known.risen) > self.start.stall_timeout
         };
         self.peers.iter().filter(is_silent).fold(0, |set, known| set | 1 << known.peer.member)
+    }
+
+    /// Is this member the one that is cut off, or was it a moment ago? Then others whose
+    /// connections are not made anew yet are not to blame.
+    fn was_cut_off(&mut self, now: Instant, is_alone: bool) -> bool {
+        let is_any_failed = self.peers.iter().any(|known| known.failed != [None; 2]);
+        if is_alone || is_any_failed && !self.start.lines.adapter.is_port_up() {
+            self.cut_off = Some(now);
+        }
+        self.cut_off.is_some_and(|since| now.duration_since(since) < CUT_OFF_REST)
     }
 
     fn sight(&mut self, now: Instant, silent: u64) -> Sight {
@@ -330,7 +418,8 @@ impl Watcher {
         let redundant = own && self.peers.iter().all(is_redundant);
         // Members that could answer: those of which this one knows that they are gone cannot.
         let gone = removed | self.poll.marked(LEFT);
-        let alone = self.peers.iter().all(|it| (silent | gone) >> it.peer.member & 1 == 1);
+        let is_alone = self.peers.iter().all(|it| (silent | gone) >> it.peer.member & 1 == 1);
+        let alone = is_alone || self.was_cut_off(now, is_alone);
         let waits = self.poll.waits();
         let since = self.waits.filter(|(step, _)| Some(*step) == waits).map(|(_, since)| since);
         self.waits = waits.map(|step| (step, since.unwrap_or(now)));
@@ -351,6 +440,7 @@ impl Watcher {
             let redundant = self.view.redundant.load(Ordering::Relaxed);
             put(&board.word64(BOARD_REDUNDANT as usize)?, redundant);
             put(&board.word64(BOARD_LOAD as usize)?, self.view.load(*own));
+            put(&board.word64(BOARD_OUT_OF_REACH as usize)?, self.view.silent());
             for member in 0..*members {
                 let at = BOARD_TABLE as usize + 8 * member;
                 publish(&board.word64(at)?, self.poll.word(member));

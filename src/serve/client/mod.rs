@@ -113,6 +113,11 @@ impl Client {
         (0..self.job().servers).filter(|server| removed >> server & 1 == 1).collect()
     }
 
+    /// How often connections to servers had failed and were made anew.
+    pub fn reconnected(&self) -> u64 {
+        self.fabric.view.anew()
+    }
+
     /// The server that leads each shard, as far as this worker has seen: one that was not read or
     /// written for a while may have been handed over since.
     ///
@@ -421,24 +426,28 @@ impl Client {
         Ok(())
     }
 
-    /// A server does not answer: the members remove it, or this one is cut off.
-    fn wait_for_removal(&mut self, before: u64) -> Result<()> {
+    /// A server does not answer: its connection is made anew, or the members remove it, or this
+    /// one is cut off.
+    fn wait_for_server(&mut self, server: Rank, before: u64) -> Result<()> {
         let (since, mut pause) = (Instant::now(), Pause::default());
-        while self.fabric.view.removed() == before {
+        loop {
+            if self.fabric.heals(server.index()) || self.fabric.view.removed() != before {
+                return Ok(());
+            }
             if since.elapsed() > self.fabric.timeout {
                 let silent = self.fabric.view.silent();
                 let seen = (0..self.job().servers).filter(|server| silent >> server & 1 == 1);
                 let seen: Vec<_> = seen.map(|server| Rank(server as u32).to_string()).collect();
                 return Err(Error::HostWaitExpired {
-                    what: "the removal of a server that does not answer".into(),
-                    expected: "more than half of the members to vote for it".into(),
-                    seen: format!("too few votes; {} do not answer this worker", seen.join(", ")),
+                    what: format!("{server}, which does not answer"),
+                    expected: "a new connection, or more than half of the members to remove it"
+                        .into(),
+                    seen: format!("neither; {} do not answer this worker", seen.join(", ")),
                     waited: since.elapsed(),
                 });
             }
             pause.pause();
         }
-        Ok(())
     }
 
     fn wait_all(&mut self, begun: &[Begun]) -> Result<()> {
@@ -481,7 +490,7 @@ impl Waiting {
     }
 }
 
-/// A server that does not answer may be removed soon.
+/// A server that does not answer may be reached or removed soon.
 fn unanswered(error: Error) -> Result<bool> {
     match error {
         Error::Transport { .. } => {

@@ -22,7 +22,7 @@ impl Client {
             match self.try_pull(&left) {
                 Ok(torn) if torn.is_empty() => return self.send_what_moved(parts),
                 Ok(torn) => left = torn,
-                Err(Error::Transport { .. }) => self.wait_for_removal(removed)?,
+                Err(Error::Transport { peer, .. }) => self.wait_for_server(peer, removed)?,
                 Err(error) => return Err(error),
             }
             wait.turn(self, left[0].0)?;

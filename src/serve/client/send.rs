@@ -1,7 +1,7 @@
 //! How a worker writes: into slots of its own on the server that leads a shard.
 
 use super::{Begun, Client, Waiting};
-use crate::error::{Error, Result, ServeError};
+use crate::error::{Error, Result};
 use crate::serve::layout::HEADER_BYTES;
 use crate::serve::shard::{Kind, header};
 use crate::serve::words::{peek, put};
@@ -51,22 +51,25 @@ impl Client {
         Ok(number)
     }
 
-    /// Writes into the slots of the primaries; and again to others, where one is removed meanwhile.
+    /// Writes into the slots of the primaries; and again, where one was not reached, to that one or
+    /// to those that lead in its place.
     /// What a primary does not take since it leads no more is sent again by who waits for it.
     pub(super) fn send(&mut self, all: &[Sending]) -> Result<()> {
         let removed = self.fabric.view.removed();
         match self.try_send(all) {
-            Err(Error::Transport { .. }) => {
-                self.wait_for_removal(removed)?;
+            Err(Error::Transport { peer, .. }) => {
+                self.wait_for_server(peer, removed)?;
                 self.send_again()
             }
             other => other,
         }
     }
 
-    /// Sends what is not acknowledged, and was sent to other servers, to the primaries of now.
+    /// Sends what is not acknowledged, and was sent to other servers or over a connection that has
+    /// failed, to the primaries of now.
     pub(super) fn send_again(&mut self) -> Result<()> {
-        for _ in 0..self.job().servers {
+        let mut wait = Waiting::new("a server that takes what is sent again", 0, 0);
+        loop {
             let mut all = Vec::new();
             for shard in 0..self.sent.len() {
                 if !self.is_elsewhere(shard)? {
@@ -82,11 +85,11 @@ impl Client {
             }
             let removed = self.fabric.view.removed();
             match self.try_send(&all) {
-                Err(Error::Transport { .. }) => self.wait_for_removal(removed)?,
+                Err(Error::Transport { peer, .. }) => self.wait_for_server(peer, removed)?,
                 other => return other,
             }
+            wait.turn(self, 0)?;
         }
-        Err(Error::Serve(ServeError::Lost { shard: 0 }))
     }
 
     /// Each step on all servers, then the next: header and data; a word of each read back, which

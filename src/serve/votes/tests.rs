@@ -372,3 +372,20 @@ proptest! {
         }
     }
 }
+
+/// If this fails, a connection between two servers that has come back costs one of them its part,
+/// because one has voted for the other meanwhile.
+#[test]
+fn a_vote_for_a_server_that_is_reached_again_is_no_quarrel() {
+    let mut polls: Vec<_> = (0..5).map(|own| Poll::new(2, 5, own)).collect();
+    polls[1].turn(Sight { suspects: 1, ..Sight::default() });
+    let word = polls[1].word(1);
+    for (member, poll) in polls.iter_mut().enumerate() {
+        poll.learn(1, word);
+        assert_eq!(poll.quarrel(), 0b11, "member {member}: server 1 has voted for server 0");
+        poll.learn_reach(1, 0);
+        assert_eq!(poll.quarrel(), 0, "member {member}");
+        let well = Sight { well: 0b11, ..Sight::default() };
+        assert_eq!(poll.turn(well), None, "member {member}");
+    }
+}

@@ -5,7 +5,7 @@ use super::queue::Numbers;
 use super::settings::VerbsSettings;
 use crate::error::{AdapterFault, AdapterFaultKind, Error, Result};
 use crate::topology::choice::{self, Near, PciLocation, PortChoice};
-use crate::topology::{Gid, LinkLayer, Port};
+use crate::topology::{Gid, LinkLayer, Port, PortState};
 use ibverbs_sys as sys;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -156,6 +156,11 @@ impl Adapter {
     /// The port in use.
     pub fn port(&self) -> u8 {
         self.port.number
+    }
+
+    /// Is the port in use up at this moment? Asks the adapter.
+    pub fn is_port_up(&self) -> bool {
+        self.context.port_state(self.port.number) == PortState::Active
     }
 
     /// The settings that it was opened with.

@@ -36,6 +36,24 @@ impl Drop for Context {
     }
 }
 
+impl Context {
+    /// The raw attributes of a port.
+    fn port_attributes(&self, number: u8) -> Option<sys::ibv_port_attr> {
+        let mut attributes = sys::ibv_port_attr::default();
+        // SAFETY: the context is open; the exported function fills the part of `ibv_port_attr`
+        // that it knows, which newer headers only add to, and the rest is zero.
+        let status = unsafe {
+            (self.functions.query_port)(self.raw.as_ptr(), number, (&raw mut attributes).cast())
+        };
+        (status == 0).then_some(attributes)
+    }
+
+    /// The state of a port; down where it does not answer.
+    pub(super) fn port_state(&self, number: u8) -> PortState {
+        self.port_attributes(number).map_or(PortState::Down, |port| state(port.state))
+    }
+}
+
 /// An adapter that has been found.
 pub(super) struct Device {
     pub(super) context: Context,
@@ -146,13 +164,7 @@ impl Device {
 
     /// The raw attributes of a port.
     pub(super) fn port_attributes(&self, number: u8) -> Option<sys::ibv_port_attr> {
-        let mut attributes = sys::ibv_port_attr::default();
-        let Context { functions, raw, .. } = &self.context;
-        // SAFETY: the context is open; the exported function fills the part of `ibv_port_attr`
-        // that it knows, which newer headers only add to, and the rest is zero.
-        let status =
-            unsafe { (functions.query_port)(raw.as_ptr(), number, (&raw mut attributes).cast()) };
-        (status == 0).then_some(attributes)
+        self.context.port_attributes(number)
     }
 
     fn gids(&self, number: u8, port: &sys::ibv_port_attr) -> Result<Vec<Gid>> {

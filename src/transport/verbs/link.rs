@@ -65,6 +65,11 @@ impl Link {
         self.endpoint.connect(remote)
     }
 
+    /// This rank.
+    pub fn own(&self) -> Rank {
+        self.ranks.0
+    }
+
     /// The rank at the other end.
     pub fn peer(&self) -> Rank {
         self.ranks.1

@@ -29,7 +29,7 @@ fn member(arguments: &Arguments) -> Result<(), String> {
         let served = server.run().map_err(text)?;
         return super::say(&format!(
             "server {}: {} versions led in {} passes, {} followed, {} shards taken over, {} \
-             copied, {} handed over, {} received, {} workers lost\n",
+             copied, {} handed over, {} received, {} workers lost, {} connections made anew\n",
             launch.rank,
             served.led,
             served.passes,
@@ -38,7 +38,8 @@ fn member(arguments: &Arguments) -> Result<(), String> {
             served.copied,
             served.handed_over,
             served.received,
-            served.lost_workers
+            served.lost_workers,
+            served.reconnected
         ));
     }
     let Some(steps) = arguments.steps else {
