@@ -125,8 +125,8 @@ fn both_modes_equal_the_reference_on_one_node() {
     });
 }
 
-/// If this fails, places or counts of more experts than a block has threads are mixed up, or a token
-/// that fills half of a warp with its choices.
+/// If this fails, places or counts of more experts than a block has threads are mixed up, or a
+/// token that fills half of a warp with its choices.
 #[test]
 fn four_thousand_experts_equal_the_reference() {
     on_engines("dgx-a100", || {

@@ -66,10 +66,11 @@
 //! **Messages.** Each rank sends each rank one message in each dispatch: a header, a count for each
 //! of the receiver's experts, and the rows, contiguous: one for each token that has a choice there.
 //! A rank without tokens for another sends a message of zero rows, so "none" and "not yet" are
-//! never the same. Where GPUs reach each other (proxy, one node), the warps store the rows straight into the receiver's window, and a word says
-//! that they are there (rule R16 of `src/ring/PROTOCOL.md`). Elsewhere the message is built in this
-//! rank's window, and the engine takes it as one transfer with one signal behind it (R5, R9); pairs
-//! of both kinds work in one group.
+//! never the same. Where GPUs reach each other (proxy, one node), the warps store the rows straight
+//! into the receiver's window, and a word says that they are there (rule R16 of
+//! `src/ring/PROTOCOL.md`). Elsewhere the message is built in this rank's window, and the engine
+//! takes it as one transfer with one signal behind it (R5, R9); pairs of both kinds work in one
+//! group.
 //!
 //! **Steps.** Words hold the number of the step, signals count it, and both only rise; the header
 //! names the step once more. Messages of two steps in turn lie in different halves of the window. A

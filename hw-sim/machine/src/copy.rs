@@ -60,10 +60,10 @@ impl Bulk {
                 if known {
                     memory.check(address + offset, length)?;
                 }
+                let past_caches = self.bytes >= PAST_CACHES_BYTES;
                 // SAFETY: what the machine knows was checked just now and stays mapped while
                 // `_access` lives; for the program's own memory the caller of the driver API
                 // vouches, as on real hardware. A stream orders copies by itself.
-                let past_caches = self.bytes >= PAST_CACHES_BYTES;
                 unsafe { bytes::copy(target, address + offset, length, past_caches) };
             }
             // SAFETY: the target was checked just now; see above.

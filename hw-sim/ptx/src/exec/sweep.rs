@@ -101,8 +101,8 @@ impl Warp {
         Some(places)
     }
 
-    /// A part of an iteration. Says whether it could be done; if not, a store may have been done, but
-    /// the plain instructions then come to the fault that ends the kernel.
+    /// A part of an iteration. Says whether it could be done; if not, a store may have been done,
+    /// but the plain instructions then come to the fault that ends the kernel.
     #[inline(always)]
     fn carry_strip<M: Memory, C: Clock>(
         &mut self,
