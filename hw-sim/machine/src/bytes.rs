@@ -4,8 +4,9 @@
 //! accesses (kernels' signals, completions, positions of rings), and a plain copy that meets one of
 //! them would be a data race, which the language leaves undefined. So each byte is moved by a
 //! relaxed atomic access: as the processor sees it an ordinary load and store, of words where the
-//! addresses allow it, and of whole lines where there are some ([`lines`]). Aligned words of 8 bytes
-//! of the target are stored whole, which pollers rely on (R13) and `memcpy` promises to nobody.
+//! addresses allow it, and of whole lines where there are some ([`lines`]). Aligned words of 8
+//! bytes of the target are stored whole, which pollers rely on (R13) and `memcpy` promises to
+//! nobody.
 //!
 //! One question stays open in the language, and not on any host that this runs on: accesses of
 //! different sizes to the same bytes at the same time. Such a word comes in parts of some order,
