@@ -43,6 +43,7 @@ mod member;
 mod message;
 mod net;
 mod origins;
+#[cfg(feature = "verbs")]
 mod pairs;
 #[cfg(test)]
 mod panic_tests;
@@ -64,6 +65,7 @@ pub use address::{Choice as InterfaceChoice, HostPort, choose_from_system as cho
 pub use environment::{Launch, Launcher};
 pub(crate) use exchange::exchange;
 pub use message::Term;
+#[cfg(feature = "verbs")]
 pub(crate) use pairs::PairPlace;
 pub use plane::{ControlPlane, Gather, JoinRequest};
 pub use root::Root;

@@ -85,6 +85,7 @@ impl Secret {
     }
 
     /// The secret of two ranks of a job.
+    #[cfg(feature = "verbs")]
     pub(super) fn of_pair(&self, low: u32, high: u32) -> Self {
         let material = [&self.0[..], &low.to_le_bytes(), &high.to_le_bytes()].concat();
         Self(blake3::derive_key("ringdove 2026 bootstrap pair of ranks of a job", &material))
