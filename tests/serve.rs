@@ -102,19 +102,10 @@ fn no_worker_is_further_ahead_than_the_job_permits() {
             return;
         }
         let mut client = client(job);
-        let value = BASE.pow(client.worker() as u32) as f32;
-        let gradient = vec![value; 1000];
+        let values = gradients(&client);
+        let gradients = named(&values);
         for _ in 0..STEPS {
-            let all: Vec<(String, usize)> = client
-                .job()
-                .model
-                .tensors()
-                .iter()
-                .map(|it| (it.name.clone(), it.shape[0] as usize))
-                .collect();
-            let all: Vec<_> =
-                all.iter().map(|(name, count)| (name.as_str(), &gradient[..*count])).collect();
-            client.push(&all).unwrap();
+            client.push(&gradients).unwrap();
             client.pull().unwrap();
             for counts in counts(&client) {
                 let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());

@@ -124,10 +124,7 @@ fn an_adapter_that_is_reset_takes_its_own_process_alone() {
         }
         let lost = (struck as usize).checked_sub(2);
         let seen = work_beside(client, lost, |_, _| {});
-        let is_whole = |counts: &Vec<u64>| {
-            counts.iter().enumerate().all(|(worker, it)| *it == STEPS || Some(worker) == lost)
-        };
-        assert!(seen.counts.iter().all(is_whole), "{:?}", seen.counts);
+        assert!(seen.counts.iter().all(|it| is_whole(it, lost)), "{:?}", seen.counts);
         let removed = if struck < 2 { vec![struck as usize] } else { Vec::new() };
         assert_eq!(seen.removed, removed);
     });

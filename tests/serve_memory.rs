@@ -2,23 +2,13 @@
 //! the host gives, and shards of three servers move while gradients come.
 
 mod hardware;
+mod serving;
 
 use hardware::{on_machine_env, on_machine_with};
-use ringdove::bootstrap::Launch;
+use ringdove::DataType;
 use ringdove::serve::{Client, Job, Memory, Model, Optimizer, Role, Server, Tensor};
-use ringdove::{DataType, Settings};
+use serving::{PATIENCE, launch, settings};
 use std::time::{Duration, Instant};
-
-/// Far above what anything here takes, also where the machine is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn settings() -> Settings {
-    Settings { wait_timeout: PATIENCE, ..Settings::from_env().unwrap() }
-}
-
-fn launch() -> Launch {
-    Launch::from_env().unwrap().expect("hwsim run starts ranks")
-}
 
 fn tensor(name: &str, data_type: DataType, count: u64) -> Tensor {
     Tensor { name: name.into(), data_type, shape: vec![count] }

@@ -72,6 +72,24 @@ pub fn counts(client: &Client) -> Vec<Vec<u64>> {
     shards.into_iter().map(|value| digits(value.unwrap())).collect()
 }
 
+/// What a worker sends in each step: its digit, for all tensors.
+pub fn gradients(client: &Client) -> Vec<(String, Vec<f32>)> {
+    let value = BASE.pow(client.worker() as u32) as f32;
+    let tensors = client.job().model.tensors().iter();
+    tensors.map(|it| (it.name.clone(), vec![value; it.shape[0] as usize])).collect()
+}
+
+/// The same, as a push takes it.
+pub fn named(values: &[(String, Vec<f32>)]) -> Vec<(&str, &[f32])> {
+    values.iter().map(|(name, values)| (name.as_str(), &values[..])).collect()
+}
+
+/// Is everything there that the workers send, but for one that may be lost?
+pub fn is_whole(counts: &[u64], lost: Option<usize>) -> bool {
+    let mut counts = counts.iter().enumerate();
+    counts.all(|(worker, count)| *count == STEPS || Some(worker) == lost)
+}
+
 /// What a worker saw.
 pub struct Seen {
     pub counts: Vec<Vec<u64>>,
@@ -93,12 +111,8 @@ pub fn work_beside(
     mut at_step: impl FnMut(u64, &mut Client),
 ) -> Seen {
     let worker = client.worker();
-    let value = BASE.pow(worker as u32) as f32;
-    let tensors = client.job().model.tensors();
-    let values: Vec<(String, Vec<f32>)> =
-        tensors.iter().map(|it| (it.name.clone(), vec![value; it.shape[0] as usize])).collect();
-    let gradients: Vec<(&str, &[f32])> =
-        values.iter().map(|(name, values)| (name.as_str(), &values[..])).collect();
+    let values = gradients(&client);
+    let gradients = named(&values);
     let mut slowest = Duration::ZERO;
     for step in 0..STEPS {
         at_step(step, &mut client);
@@ -117,12 +131,8 @@ pub fn work_beside(
     }
     client.settle().unwrap();
     // The others end too.
-    let is_whole = |counts: &Vec<u64>| {
-        let mut counts = counts.iter().enumerate();
-        counts.all(|(worker, count)| *count == STEPS || Some(worker) == lost)
-    };
-    let (mut seen, start) = (Vec::new(), Instant::now());
-    while seen.is_empty() || !seen.iter().all(is_whole) {
+    let (mut seen, start) = (Vec::<Vec<u64>>::new(), Instant::now());
+    while seen.is_empty() || !seen.iter().all(|counts| is_whole(counts, lost)) {
         assert!(start.elapsed() < PATIENCE, "others do not end: {seen:?}");
         client.pull().unwrap();
         seen = counts(&client);
@@ -154,12 +164,8 @@ pub fn client_with(job: Job, settings: &Settings) -> Client {
 
 /// A worker that loses its adapter: it is told so, and what it was told before is true.
 pub fn work_until_lost(mut client: Client) {
-    let value = BASE.pow(client.worker() as u32) as f32;
-    let tensors = client.job().model.tensors();
-    let values: Vec<(String, Vec<f32>)> =
-        tensors.iter().map(|it| (it.name.clone(), vec![value; it.shape[0] as usize])).collect();
-    let gradients: Vec<(&str, &[f32])> =
-        values.iter().map(|(name, values)| (name.as_str(), &values[..])).collect();
+    let values = gradients(&client);
+    let gradients = named(&values);
     for _ in 0..STEPS {
         let done = client.push(&gradients).and_then(|()| client.pull().map(drop));
         if let Err(error) = done {
