@@ -22,8 +22,8 @@
 
 use super::watch::View;
 use crate::bootstrap::ControlPlane;
-use crate::error::{Error, Result, TransportCause, TransportError};
-use crate::id::{LaneId, Position, Rank};
+use crate::error::{Error, Result, TransportCause};
+use crate::id::Rank;
 use crate::transport::verbs::{Adapter, Link, Piece, RemotePiece};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -113,13 +113,7 @@ impl Line {
         }
         if number <= self.before {
             let cause = "the connection has been made anew since: it may have taken place or not";
-            let error = TransportError {
-                lane: LaneId(0),
-                position: Position(number),
-                cause: TransportCause::Other(cause.into()),
-            };
-            let (rank, peer) = (self.link.own(), self.link.peer());
-            return Err(Error::Transport { rank, peer, error });
+            return Err(self.link.error(number, TransportCause::Other(cause.into())));
         }
         if self.before + self.link.ended() >= number {
             return Ok(true);

@@ -510,11 +510,13 @@ impl Server {
             // The connection was made anew since: nothing of before is on its way.
             let (_, buffer) = read_synced(self.read_word(index, server, SYNCED)?);
             let led = &mut self.shards[index];
-            let buffer = led.shard.room.buffer(buffer);
-            led.replica.iter_mut().for_each(|replica| replica.buffer = buffer);
+            if let Some(replica) = &mut led.replica {
+                replica.buffer = led.shard.room.buffer(buffer);
+            }
         }
-        let replica = self.shards[index].replica.iter_mut();
-        replica.for_each(|replica| replica.is_unsure = true);
+        if let Some(replica) = &mut self.shards[index].replica {
+            replica.is_unsure = true;
+        }
         let led = &self.shards[index];
         let (room, from, version) = (led.shard.room, led.shard.buffer(), led.shard.counts.version);
         let Some(replica) = &led.replica else { return Ok(true) };

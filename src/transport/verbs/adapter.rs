@@ -120,7 +120,7 @@ impl Adapter {
     }
 
     fn new(device: Device, choice: &PortChoice, settings: &VerbsSettings) -> Result<Self> {
-        let port = device.port_attributes(choice.port).unwrap_or_default();
+        let port = device.context.port_attributes(choice.port).unwrap_or_default();
         let facts = PortFacts {
             number: choice.port,
             link_layer: choice.link_layer,

@@ -38,7 +38,7 @@ impl Drop for Context {
 
 impl Context {
     /// The raw attributes of a port.
-    fn port_attributes(&self, number: u8) -> Option<sys::ibv_port_attr> {
+    pub(super) fn port_attributes(&self, number: u8) -> Option<sys::ibv_port_attr> {
         let mut attributes = sys::ibv_port_attr::default();
         // SAFETY: the context is open; the exported function fills the part of `ibv_port_attr`
         // that it knows, which newer headers only add to, and the rest is zero.
@@ -145,7 +145,7 @@ impl Device {
         let device_folder = self.folder.join("device");
         let (pci_path, numa) = (pci::path_of(&device_folder), pci::numa_of(&device_folder));
         (1..=self.attributes.phys_port_cnt.min(PORTS_MAX))
-            .filter_map(|number| Some((number, self.port_attributes(number)?)))
+            .filter_map(|number| Some((number, self.context.port_attributes(number)?)))
             .map(|(number, attributes)| {
                 Ok(Port {
                     adapter: self.context.name.clone(),
@@ -160,11 +160,6 @@ impl Device {
                 })
             })
             .collect()
-    }
-
-    /// The raw attributes of a port.
-    pub(super) fn port_attributes(&self, number: u8) -> Option<sys::ibv_port_attr> {
-        self.context.port_attributes(number)
     }
 
     fn gids(&self, number: u8, port: &sys::ibv_port_attr) -> Result<Vec<Gid>> {

@@ -65,11 +65,6 @@ impl Link {
         self.endpoint.connect(remote)
     }
 
-    /// This rank.
-    pub fn own(&self) -> Rank {
-        self.ranks.0
-    }
-
     /// The rank at the other end.
     pub fn peer(&self) -> Rank {
         self.ranks.1
@@ -105,6 +100,13 @@ impl Link {
     /// The error that ended the link, if any.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
+    }
+
+    /// The error of an access over this link.
+    pub fn error(&self, number: u64, cause: TransportCause) -> Error {
+        let (rank, peer) = self.ranks;
+        let error = TransportError { lane: LaneId(0), position: Position(number), cause };
+        Error::Transport { rank, peer, error }
     }
 
     fn post(
@@ -205,9 +207,7 @@ impl Link {
     }
 
     fn fail(&mut self, cause: TransportCause) -> Error {
-        let error = TransportError { lane: LaneId(0), position: Position(self.ended), cause };
-        let (rank, peer) = self.ranks;
-        let error = Error::Transport { rank, peer, error };
+        let error = self.error(self.ended, cause);
         self.failure.get_or_insert(error).clone()
     }
 }

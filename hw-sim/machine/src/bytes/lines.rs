@@ -6,7 +6,7 @@
 //! words whole: aligned vectors of 16 bytes are stored at once by every x86-64 processor with AVX,
 //! and an aligned word never lies in two lines.
 
-use super::{WORD, load};
+use super::WORD;
 
 /// Bytes of a line.
 pub(super) const LINE: u64 = 64;
@@ -61,7 +61,7 @@ pub(super) unsafe fn stream(to: u64, from: u64, lines: u64) {
         let at = |word: usize| line * LINE + word as u64 * WORD;
         // SAFETY: the caller's contract. Each store is one of an aligned word.
         unsafe {
-            let words: [u64; 8] = std::array::from_fn(|word| load(from + at(word)));
+            let words: [u64; 8] = std::array::from_fn(|word| super::load(from + at(word)));
             for (word, value) in words.into_iter().enumerate() {
                 _mm_stream_si64((to + at(word)) as *mut i64, value as i64);
             }

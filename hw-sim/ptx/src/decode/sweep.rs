@@ -367,16 +367,17 @@ impl Body {
 
 /// Cuts an iteration into parts that share no rows.
 fn strips(loads: Vec<Span>, pairs: Vec<Pair>, stores: Vec<Span>) -> Vec<Strip> {
+    // All loads have as many rows, one behind the other.
+    let load_at = |row: usize| row / loads[0].rows;
     // The number of each load's part. Those that are combined come into one.
     let mut parts: Vec<usize> = (0..loads.len()).collect();
-    let load_at = |row: usize| loads.iter().position(|load| load.row == row);
     for pair in &pairs {
-        let [Some(a), Some(b)] = [pair.a, pair.b].map(load_at) else { continue };
-        let (into, from) = (parts[a].min(parts[b]), parts[a].max(parts[b]));
+        let [a, b] = [pair.a, pair.b].map(|row| parts[load_at(row)]);
+        let (into, from) = (a.min(b), a.max(b));
         parts.iter_mut().filter(|part| **part == from).for_each(|part| *part = into);
     }
     let mut strips: Vec<Strip> = vec![Strip::default(); loads.len()];
-    let part_of = |row: usize| load_at(row).map_or(0, |load| parts[load]);
+    let part_of = |row: usize| parts[load_at(row)];
     for pair in pairs {
         strips[part_of(pair.to)].pairs.push(pair);
     }
