@@ -312,29 +312,34 @@ struct PartOfRow {
 };
 
 template <class Values>
-RINGDOVE_INLINE void add_any_part(const ExpertsGroup& group, const Terms& terms, u64 to, u64 begin,
-                                  u32 lane) {
+RINGDOVE_INLINE void add_any_parts(const ExpertsGroup& group, const Terms& terms, u64 to,
+                                   u64 begin, u64 end, u32 lane) {
     // Kept here: behind a load of a row the group would be read again.
-    const Part part = {begin + u64(lane) * VECTOR_BYTES, group.return_data_bytes,
-                       group.return_row_bytes};
-    if (begin + COMBINE_BYTES > part.data_bytes) {
-        add_part<Values, false, true>(part, terms, to);
-    } else if (terms.has_factors) {
-        add_part<Values, true, true>(part, terms, to);
-    } else {
-        add_part<Values, true, false>(part, terms, to);
+    const u32 data_bytes = group.return_data_bytes;
+    const u32 row_bytes = group.return_row_bytes;
+#pragma unroll 1
+    for (; begin < end; begin += COMBINE_BYTES) {
+        const Part part = {begin + u64(lane) * VECTOR_BYTES, data_bytes, row_bytes};
+        if (begin + COMBINE_BYTES > data_bytes) {
+            add_part<Values, false, true>(part, terms, to);
+        } else if (terms.has_factors) {
+            add_part<Values, true, true>(part, terms, to);
+        } else {
+            add_part<Values, true, false>(part, terms, to);
+        }
     }
 }
 
-RINGDOVE_INLINE void add_part_of_type(const ExpertsGroup& group, const Terms& terms, u64 to,
-                                      u64 begin, u32 lane) {
+// Adds the parts of some rows from byte `begin` on to byte `end` into `to`; a warp calls.
+RINGDOVE_INLINE void add_parts(const ExpertsGroup& group, const Terms& terms, u64 to, u64 begin,
+                               u64 end, u32 lane) {
     switch (static_cast<DataType>(group.data_type)) {
         case DataType::F16:
-            return add_any_part<F16Values>(group, terms, to, begin, lane);
+            return add_any_parts<F16Values>(group, terms, to, begin, end, lane);
         case DataType::BF16:
-            return add_any_part<BF16Values>(group, terms, to, begin, lane);
+            return add_any_parts<BF16Values>(group, terms, to, begin, end, lane);
         default:
-            return add_any_part<WholeValues>(group, terms, to, begin, lane);
+            return add_any_parts<WholeValues>(group, terms, to, begin, end, lane);
     }
 }
 
@@ -429,16 +434,23 @@ RINGDOVE_INLINE void experts_combine(const ExpertsCall& call) {
     const u32 count = is_unsent ? 0 : top_k;
     const bool has_factors = !experts.is_throughput();
     const u32 data_bytes = group.return_data_bytes;
-    for (PartOfRow it(warp, parts); it.row < tokens; it.next()) {
-        const u64 token = it.row;
-        const u64 begin = it.begin();
+    // Parts of tokens, one behind the other: a warp adds rows from one end to the other where there
+    // are enough of them, and only parts of rows where that leaves warps without work.
+    const u64 items = tokens * parts;
+    u64 item = items * warp.number / warp.count;
+    const u64 end = items * (warp.number + 1) / warp.count;
+    u64 token = item / parts;
+    u32 part = u32(item % parts);
+    for (; item < end; item += parts - part, part = 0, ++token) {
         const u64 first = token * top_k;
         const Terms terms = Terms::of(call.routing.homes + first * 4,
                                       has_factors ? weights + first * 4 : 0, rows, count,
                                       warp.lane);
         const u64 to = call.output + token * data_bytes;
-        add_part_of_type(group, terms, to, begin, warp.lane);
-        if (begin != 0) {
+        const u64 behind = part + (end - item);
+        add_parts(group, terms, to, u64(part) * COMBINE_BYTES,
+                  (behind < parts ? behind : parts) * COMBINE_BYTES, warp.lane);
+        if (part != 0) {
             continue;
         }
         if (experts.is_throughput() && call.output_weights != 0) {

@@ -223,7 +223,7 @@ RINGDOVE_INLINE void experts_gather(const ExpertsCall& call) {
             const Terms terms = Terms::of(call.routing.relay_choices + kept * 4, 0, rows,
                                           group.top_k, warp.lane);
             const u64 at = to + it.row * group.return_row_bytes;
-            add_part_of_type(group, terms, at, begin, warp.lane);
+            add_parts(group, terms, at, begin, begin + COMBINE_BYTES, warp.lane);
             if (begin == 0) {
                 add_weights(group, terms, at + group.return_data_bytes, warp.lane);
             }

@@ -52,15 +52,26 @@ fn role_of(instruction: &Instruction, compute: &Compute) -> Role {
     let carries = instruction.modifiers.iter().any(|word| word == "cc");
     let class = Class::of(compute.dst);
     let is_wide = matches!(compute.dst, T::S64 | T::U64);
+    // To nearest, and nothing else.
+    let is_plain_single = compute.dst == T::F32 && compute.extra == 0;
     match instruction.opcode.as_str() {
+        "shl" if class == Some(Class::Word) && last_is(instruction, 16) => Role::Low,
+        "and" if class == Some(Class::Word) && last_is(instruction, 0xffff_0000) => Role::High,
         _ if !alike || carries => Role::None,
         "add" if is_wide => Role::Sum,
+        "add" if is_plain_single => Role::SumF32,
+        "mul" if is_plain_single => Role::ProductF32,
         "add" | "sub" | "mul" | "min" | "max" | "and" | "or" | "xor" => match class {
             Some(Class::Word | Class::Wide) => Role::Pair,
             _ => Role::None,
         },
         _ => Role::None,
     }
+}
+
+/// Is the last operand this number of 32 bits?
+fn last_is(instruction: &Instruction, number: u32) -> bool {
+    matches!(instruction.operands.last(), Some(Operand::Integer(value)) if *value as u32 == number)
 }
 
 impl FunctionDecoder<'_, '_> {

@@ -14,7 +14,7 @@ pub struct Front {
     /// What each block does for itself, by number.
     own: Vec<usize>,
     /// Where the start ends.
-    end: usize,
+    pub end: usize,
     /// Registers with what blocks have in common: they must keep it to the end.
     pub kept: Vec<u32>,
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::function::{Record, Role};
+use super::function::Record;
 use crate::exec::program::{Access, Instruction, NO_SLOT, Op, Pair, Space, Transit};
 use crate::exec::registers::{AluFn, LANES, Row, predicate};
 use crate::memory::Order;
@@ -62,7 +62,7 @@ fn permute<T: Clone>(items: &mut [T], order: &[usize]) {
 }
 
 /// Whoever jumps into the middle of a run expects the registers to be filled.
-fn entered(code: &[Instruction], records: &[Record]) -> Vec<bool> {
+pub fn entered(code: &[Instruction], records: &[Record]) -> Vec<bool> {
     let mut entered = vec![false; code.len() + 1];
     let targets = records.iter().flat_map(|record| &record.targets);
     targets.for_each(|&target| entered[target] = true);
@@ -195,7 +195,7 @@ impl Finder<'_> {
 
 /// Does it replace two of what was filled by one?
 fn combines(record: &Record, filled: &mut Vec<u32>) -> bool {
-    let is_pair = matches!(record.role, Role::Sum | Role::Pair) && !record.guarded;
+    let is_pair = record.role.is_pair() && !record.guarded;
     let ([a, b], [to]) = (&record.uses[..], &record.defs[..]) else { return false };
     if !is_pair || a == b || !filled.contains(a) || !filled.contains(b) {
         return false;
@@ -205,7 +205,8 @@ fn combines(record: &Record, filled: &mut Vec<u32>) -> bool {
     true
 }
 
-fn private_registers(records: &[Record]) -> Vec<bool> {
+/// Which registers one instruction reads: what others write there, nobody else sees.
+pub fn private_registers(records: &[Record]) -> Vec<bool> {
     let all = || records.iter().flat_map(|record| record.defs.iter().chain(record.uses.iter()));
     let mut counts = vec![0_u32; all().max().map_or(0, |&last| last as usize + 1)];
     for record in records {

@@ -1,5 +1,6 @@
 //! From parsed text to decoded form.
 
+mod accumulate;
 mod allocate;
 mod arithmetic;
 mod builder;

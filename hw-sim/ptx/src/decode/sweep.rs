@@ -146,9 +146,7 @@ impl Body {
 
     fn instruction(&mut self, op: &Op, role: Role) -> Option<()> {
         match op {
-            Op::Alu(run, args) if matches!(role, Role::Sum | Role::Pair) => {
-                self.combine(*run, args, role)
-            }
+            Op::Alu(run, args) if role.is_pair() => self.combine(*run, args, role),
             Op::Load(access) => self.load(access),
             Op::Store(access) => self.store(access),
             Op::Compare(compare) if role == Role::Below => {

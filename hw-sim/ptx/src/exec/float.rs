@@ -164,38 +164,50 @@ impl Mode {
     }
 }
 
-/// `d = f(a, b)` on every lane, with the device's NaN. Results that are none are rare, so they are
-/// looked for at once and written anew if there are any.
-#[inline(always)]
-fn settled2(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(f32, f32) -> f32) {
-    if mask != FULL {
-        return map2(r, i, mask, |a, b| canonical(f(a, b)));
-    }
-    map2(r, i, mask, f);
-    settle(r.get_mut(i.d));
+/// An f32 instruction to nearest, with the device's NaN: `$f` on numbers and on vectors of them.
+macro_rules! settled {
+    (|$($x:ident),+| $f:expr) => {{
+        fn run(r: &mut Registers, i: &Args, mask: u32) {
+            if mask == FULL {
+                // In vectors: of arrays the compiler makes scalar code, by parts.
+                let rows = [$(groups(r, settled!(@slot i $x))),+];
+                let results = std::array::from_fn(|number| {
+                    let [$($x),+] = rows.map(|row: [f32x8; GROUPS]| row[number]);
+                    $f
+                });
+                return settle(r.get_mut(i.d), results);
+            }
+            settled!(@map $($x)+)(r, i, mask, |$($x: f32),+| canonical($f));
+        }
+        run as AluFn
+    }};
+    (@slot $i:ident a) => { $i.a };
+    (@slot $i:ident b) => { $i.b };
+    (@slot $i:ident c) => { $i.c };
+    (@map a b) => { map2 };
+    (@map a b c) => { map3 };
 }
 
-/// `d = f(a, b, c)` likewise.
-#[inline(always)]
-fn settled3(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(f32, f32, f32) -> f32) {
-    if mask != FULL {
-        return map3(r, i, mask, |a, b, c| canonical(f(a, b, c)));
-    }
-    map3(r, i, mask, f);
-    settle(r.get_mut(i.d));
-}
+/// Vectors of eight lanes in a register.
+pub const GROUPS: usize = LANES / 8;
 
 #[inline(always)]
-fn settle(results: &mut [f32; LANES]) {
-    // Said in vectors: of a question to each lane the compiler makes scalar code, and then computes
-    // the results so, too.
+pub fn groups(r: &Registers, slot: u32) -> [f32x8; GROUPS] {
+    let lanes = r.get::<f32>(slot).as_chunks().0;
+    std::array::from_fn(|number| f32x8::new(lanes[number]))
+}
+
+/// Writes results. Those that are NaN are rare, so they are looked for all at once, before the
+/// results are in memory, and written anew if there are any.
+#[inline(always)]
+pub fn settle(lanes: &mut [f32; LANES], results: [f32x8; GROUPS]) {
     let mut unordered = f32x8::ZERO;
-    for group in results.as_chunks().0 {
-        let group = f32x8::new(*group);
+    for (number, group) in results.into_iter().enumerate() {
         unordered |= group.simd_ne(group);
+        lanes.as_chunks_mut().0[number] = group.to_array();
     }
     if unordered.to_bitmask() != 0 {
-        rewrite(results);
+        rewrite(lanes);
     }
 }
 
@@ -223,12 +235,10 @@ pub fn select(opcode: &str, mode: Mode, ty: T) -> Option<Compute> {
 fn single(opcode: &str, mode: Mode) -> Option<AluFn> {
     let plain = mode.is_plain();
     Some(match opcode {
-        "add" if plain => alu!(settled2, |a: f32, b: f32| a + b),
-        "sub" if plain => alu!(settled2, |a: f32, b: f32| a - b),
-        "mul" if plain => alu!(settled2, |a: f32, b: f32| a * b),
-        "fma" | "mad" if plain => {
-            alu!(settled3, |a: f32, b: f32, c: f32| a.mul_add(b, c))
-        }
+        "add" if plain => settled!(|a, b| a + b),
+        "sub" if plain => settled!(|a, b| a - b),
+        "mul" if plain => settled!(|a, b| a * b),
+        "fma" | "mad" if plain => settled!(|a, b, c| a.mul_add(b, c)),
         "div" if plain => alu!(map2, |a: f32, b: f32| canonical(a / b)),
         "sqrt" if plain => alu!(map1, |a: f32| canonical(a.sqrt())),
         "rcp" if plain => alu!(map1, |a: f32| canonical(1.0 / a)),

@@ -5,6 +5,7 @@
 #![allow(clippy::needless_range_loop)]
 
 pub mod access;
+mod accumulate;
 pub mod approximate;
 pub mod atomic;
 pub mod bits;

@@ -52,6 +52,8 @@ pub enum Op {
     /// The first of some loads whose values only go to the stores behind them. These instructions
     /// stand behind it unchanged, for lanes that cannot take the quick way.
     Transit(Box<Transit>),
+    /// The first of some additions of bf16 to f32. They stand behind it unchanged, too.
+    Accumulate(Box<Accumulate>),
     /// The head of a loop that does nothing but move or combine memory, row by row.
     Sweep(Box<Sweep>),
     /// A read-modify-write.
@@ -212,6 +214,33 @@ impl Access {
     pub fn lane_bytes(&self) -> usize {
         self.registers.len() * usize::from(self.element_bytes)
     }
+}
+
+/// Instructions that widen bf16 to f32, perhaps multiply, and add: as many times three or two as
+/// there are terms. Nobody else reads what is between them.
+#[derive(Clone, Debug)]
+pub struct Accumulate {
+    /// The instruction that stands there.
+    pub first: Op,
+    /// What is added, in order.
+    pub terms: Vec<Term>,
+    /// Instructions.
+    pub length: u32,
+}
+
+/// `d = sum + factor * half`, with a product that is rounded before it is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Destination.
+    pub d: u32,
+    /// What it is added to.
+    pub sum: u32,
+    /// The word with the half.
+    pub word: u32,
+    /// Is it the upper half?
+    pub is_high: bool,
+    /// What it is multiplied by; [`NO_SLOT`] for nothing.
+    pub factor: u32,
 }
 
 /// Loads, perhaps what combines what they bring, and the stores that take all of that; before the

@@ -284,6 +284,19 @@ impl Warp {
                         pc += 1;
                     }
                 }
+                Op::Accumulate(accumulate) => {
+                    let length = accumulate.length;
+                    let whole = pc + length <= bounds.stop && left >= u64::from(length);
+                    if whole && active == live && !M::BY_THREAD {
+                        self.accumulate(&accumulate.terms);
+                        pc += length;
+                        left -= u64::from(length) - 1;
+                    } else {
+                        let begun = self.begin(context, &accumulate.first, active);
+                        begun.map_err(|trouble| (trouble, pc))?;
+                        pc += 1;
+                    }
+                }
                 Op::Compare(compare) => {
                     self.compare(compare, active);
                     pc += 1;
@@ -469,6 +482,7 @@ impl Warp {
             | Op::Load(_)
             | Op::Store(_)
             | Op::Transit(_)
+            | Op::Accumulate(_)
             | Op::Sweep(_)
             | Op::Special { .. }
             | Op::Compare(_) => Ok(Flow::Next),

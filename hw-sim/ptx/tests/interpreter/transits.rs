@@ -193,3 +193,42 @@ fn faults_are_those_of_the_single_instructions() {
         assert_eq!(whole, apart, "{what}");
     }
 }
+
+/// If this fails, experts' results in bf16 are added wrongly: halves that trade places, a product
+/// that is not rounded, a NaN of another kind, or lanes that did not take part.
+#[test]
+fn sums_of_bf16_are_the_same_in_one_go() {
+    let mut body = format!(
+        ".reg .b32 %w<48>;\n.reg .f32 %v<48>;\nadd.s64 %d1, %d0, {REGISTERS};\n\
+         ld.global.v4.u32 {{%r1, %r2, %r3, %r4}}, [%d0];\nld.global.f32 %f9, [%d0+4096];\n"
+    );
+    for sum in 1..=8 {
+        body += &format!("ld.global.f32 %f{sum}, [%d0+{}];\n", 8192 + 4 * sum);
+    }
+    // The last of these sums are NaN.
+    let factors = ["", "%f9", "0f7f800000", "0fff800000"];
+    for (round, factor) in factors.into_iter().enumerate() {
+        for half in 0..8 {
+            let (value, word, sum) = (8 * round + half, half / 2 + 1, half + 1);
+            body += &match half % 2 {
+                0 => format!("shl.b32 %w{value}, %r{word}, 16;\n#"),
+                _ => format!("and.b32 %w{value}, %r{word}, 0xffff0000;\n#"),
+            };
+            // Half of the sums have no factor in any round.
+            body += &match factor {
+                "" => format!("add.rn.f32 %f{sum}, %f{sum}, %w{value};\n"),
+                _ if half >= 4 => format!("add.f32 %f{sum}, %w{value}, %f{sum};\n"),
+                _ => format!(
+                    "mul.rn.f32 %v{value}, %w{value}, {factor};\n\
+                     add.rn.f32 %f{sum}, %v{value}, %f{sum};\n"
+                ),
+            };
+        }
+    }
+    body += "st.global.v4.f32 [%d1], {%f1, %f2, %f3, %f4};\n\
+             st.global.v4.f32 [%d1+65536], {%f5, %f6, %f7, %f8};\n";
+    same("all lanes", &body);
+    same("a warp that is not full", &format!("setp.ge.u32 %p1, %r30, 100;\n@%p1 ret;\n{body}"));
+    let guarded = format!("setp.ge.u32 %p1, %r30, 100;\n@%p1 bra END;\n{body}END:\n");
+    same("lanes that wait elsewhere", &guarded);
+}
