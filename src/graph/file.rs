@@ -21,8 +21,13 @@
 //!   in a `shape` is a dimension that is known when the graph runs; a tensor with one may have a
 //!   `bytes_max`. `"memory": "foreign"` says that somebody else allocates it.
 //! * `operators`: in any order. `kind` is one of dense, add, subtract, multiply, divide, relu,
-//!   tanh, sigmoid, softmax, transpose, concatenate, convolution, max-pool, average-pool, reshape,
-//!   select and gather ([`Kind`](super::Kind)).
+//!   tanh, sigmoid, softmax, batch-normalization, layer-normalization, transpose, concatenate,
+//!   convolution, max-pool, average-pool, reshape, select and gather ([`Kind`](super::Kind)).
+//!   `"attributes"` says what an operator is told ([`Attributes`](super::Attributes)), and its shape
+//!   follows: `{"axis": 1}`, `{"order": [0, 2, 1]}`, `{"kernel": [3, 3], "strides": [2, 2],
+//!   "before": [1, 1], "after": [1, 1]}`, also `dilations`, `groups`, `counts_edges`, `ceiling`,
+//!   `whole`, `epsilon` and, of reshape, `shape`. Without it the shape of what is transposed,
+//!   concatenated, convolved, pooled or reshaped is as declared.
 //!
 //! Errors name file, line and reason.
 
