@@ -589,6 +589,13 @@ pub enum TransportCause {
     Other(String),
 }
 
+/// What is wrong with a JSON text, without its place: errors of files have that beside it, and
+/// count lines from where their entry begins.
+pub(crate) fn json_reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
 /// Seconds with a precision that suits both a test's 2 ms and a user's 10 minutes.
 fn seconds(duration: Duration) -> String {
     format!("{:.3} s", duration.as_secs_f64())

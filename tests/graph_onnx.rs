@@ -25,6 +25,7 @@ use transfers::consistent;
 const MODELS: &str = "benches/graphs/models";
 const FLOAT: i32 = 1;
 const INT64: i32 = 7;
+type Case<'a, T> = (&'a str, &'a [&'a [i64]], Vec<AttributeProto>, T);
 
 fn metadata(key: &str, value: &str) -> Vec<StringStringEntryProto> {
     vec![StringStringEntryProto { key: key.into(), value: value.into() }]
@@ -475,7 +476,7 @@ fn one_node(op_type: &str, of: &[&[i64]], attributes: &[AttributeProto]) -> Grap
 fn shapes_follow_from_attributes() {
     let kernel = |size: &[i64]| numbers("kernel_shape", size);
     let image: &[i64] = &[1, 4, 9, 8];
-    let cases: &[(&str, &[&[i64]], Vec<AttributeProto>, &[u64])] = &[
+    let cases: &[Case<'_, &[u64]>] = &[
         ("Conv", &[image, &[6, 4, 3, 2]], vec![], &[1, 6, 7, 7]),
         ("Conv", &[image, &[6, 2, 3, 3]], vec![whole("group", 2)], &[1, 6, 7, 6]),
         ("Conv", &[image, &[6, 4, 3, 3]], vec![numbers("dilations", &[3, 2])], &[1, 6, 3, 4]),
@@ -539,7 +540,7 @@ fn shapes_follow_from_attributes() {
 fn attributes_that_disagree_are_refused_with_the_node() {
     let kernel = |size: &[i64]| numbers("kernel_shape", size);
     let (image, filters): (&[i64], &[i64]) = (&[1, 4, 9, 8], &[6, 4, 3, 3]);
-    let cases: &[(&str, &[&[i64]], Vec<AttributeProto>, &str)] = &[
+    let cases: &[Case<'_, &str>] = &[
         ("Conv", &[image, filters], vec![kernel(&[2, 2])], "[2, 2]"),
         ("Conv", &[image, filters], vec![numbers("strides", &[0, 1])], "strides of [0, 1]"),
         ("Conv", &[image, filters], vec![numbers("strides", &[1])], "strides of [1]"),

@@ -82,12 +82,6 @@ impl Source<'_> {
     }
 }
 
-/// The reason without the place, which counts from the entry's start.
-pub(super) fn say(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ").next().unwrap_or_default().to_owned()
-}
-
 /// An operator whose inputs may not be declared yet.
 struct Draft {
     name: String,

@@ -31,8 +31,9 @@
 //!
 //! Errors name file, line and reason.
 
-use super::build::{Builder, Result, Source, say};
+use super::build::{Builder, Result, Source};
 use super::model::{Graph, OPERATORS_MAX, RANKS_MAX, TENSORS_MAX};
+use crate::error::json_reason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -63,7 +64,8 @@ impl Source<'_> {
     fn entry<'b, T: Deserialize<'b>>(&self, raw: &'b RawValue) -> Result<(T, usize)> {
         let line = self.line_of(raw.get());
         let parsed = serde_json::from_str(raw.get());
-        let entry = parsed.map_err(|error| self.error(line + error.line() - 1, say(&error)))?;
+        let entry =
+            parsed.map_err(|error| self.error(line + error.line() - 1, json_reason(&error)))?;
         Ok((entry, line))
     }
 }
@@ -82,8 +84,8 @@ impl Graph {
         if text.len() > BYTES_MAX {
             return Err(source.error(0, format!("{} bytes; at most {BYTES_MAX}", text.len())));
         }
-        let parsed: File<'_> =
-            serde_json::from_str(text).map_err(|error| source.error(error.line(), say(&error)))?;
+        let parsed: File<'_> = serde_json::from_str(text)
+            .map_err(|error| source.error(error.line(), json_reason(&error)))?;
         if parsed.ringdove_graph != FORMAT {
             let reason = format!("format {}: this version reads {FORMAT}", parsed.ringdove_graph);
             return Err(source.error(1, reason));

@@ -119,7 +119,7 @@ impl Executor {
         for address in &launch.addresses {
             builder.arg(address);
         }
-        for block in &launch.block {
+        if let Some(block) = &launch.block {
             builder.arg(block);
         }
         for number in &launch.numbers {

@@ -47,7 +47,10 @@ struct Sliding {
 
 // Takes the sum, the product, the difference or the quotient.
 RINGDOVE_INLINE float combine(float one, float other, u32 kind) {
-    return kind == 0 ? one + other : kind == 1 ? one * other : kind == 2 ? one - other : one / other;
+    return kind == 0   ? one + other
+           : kind == 1 ? one * other
+           : kind == 2 ? one - other
+                       : one / other;
 }
 
 constexpr float LOG2_E = 1.44269504f;

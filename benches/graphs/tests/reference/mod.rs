@@ -1,4 +1,4 @@
-//! Operators on the CPU, written from their definitions: each sum in the order in which kernels add.
+//! Operators on the CPU, written from their definitions; sums are added as kernels add them.
 
 use ringdove::graph::{Attributes, Kind, Sliding};
 use std::ops::Range;
