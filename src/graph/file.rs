@@ -23,8 +23,8 @@
 //! * `operators`: in any order. `kind` is one of dense, add, subtract, multiply, divide, relu,
 //!   tanh, sigmoid, softmax, batch-normalization, layer-normalization, transpose, concatenate,
 //!   convolution, max-pool, average-pool, reshape, select and gather ([`Kind`](super::Kind)).
-//!   `"attributes"` says what an operator is told ([`Attributes`](super::Attributes)), and its shape
-//!   follows: `{"axis": 1}`, `{"order": [0, 2, 1]}`, `{"kernel": [3, 3], "strides": [2, 2],
+//!   `"attributes"` says what an operator is told ([`Attributes`](super::Attributes)), and its
+//!   shape follows: `{"axis": 1}`, `{"order": [0, 2, 1]}`, `{"kernel": [3, 3], "strides": [2, 2],
 //!   "before": [1, 1], "after": [1, 1]}`, also `dilations`, `groups`, `counts_edges`, `ceiling`,
 //!   `whole`, `epsilon` and, of reshape, `shape`. Without it the shape of what is transposed,
 //!   concatenated, convolved, pooled or reshaped is as declared.

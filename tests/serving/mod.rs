@@ -177,7 +177,7 @@ pub fn work_until_lost(mut client: Client) {
     panic!("nothing was lost");
 }
 
-/// Seeds of a run: three, or as many as `RINGDOVE_SERVE_SEEDS` says, from `RINGDOVE_SERVE_FIRST` on.
+/// Seeds of a run: three, or as many as `RINGDOVE_SERVE_SEEDS` says, from `RINGDOVE_SERVE_FIRST`.
 pub fn seeds() -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let first = number("RINGDOVE_SERVE_FIRST").unwrap_or(0);
