@@ -13,9 +13,9 @@
 //! Other operators are refused by name, with the node, and nodes with several outputs. Shapes are
 //! those of the file's `value_info`, and what follows from them and from attributes; what is
 //! reshaped to a shape that is no constant, squeezed or unsqueezed has an unknown one, if the file
-//! does not say it. Attributes that are not understood, or disagree with shapes, are refused with the node.
-//! Values are not read: whoever computes has them. A parameter that Gemm transposes (`transB`) is
-//! declared as it is multiplied, `[k, n]`.
+//! does not say it. Attributes that are not understood, or disagree with shapes, are refused with
+//! the node. Values are not read: whoever computes has them. A parameter that Gemm transposes
+//! (`transB`) is declared as it is multiplied, `[k, n]`.
 //!
 //! A rank comes from the [`Placement`], or from the entry `ringdove.rank` in the metadata of a
 //! node, an initializer or an input; the number of ranks from the placement, or from
