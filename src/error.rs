@@ -6,6 +6,7 @@ mod adapter;
 mod bootstrap;
 mod engine;
 mod experts;
+mod json;
 mod kernel;
 mod program;
 mod record;
@@ -15,6 +16,7 @@ pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
+pub(crate) use json::json_reason;
 pub use program::{StuckTask, TaskName};
 pub use serve::ServeError;
 
@@ -587,13 +589,6 @@ pub enum TransportCause {
     /// Anything else, in the transport's words.
     #[error("{0}")]
     Other(String),
-}
-
-/// What is wrong with a JSON text, without its place: errors of files have that beside it, and
-/// count lines from where their entry begins.
-pub(crate) fn json_reason(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 /// Seconds with a precision that suits both a test's 2 ms and a user's 10 minutes.
