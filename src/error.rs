@@ -6,6 +6,7 @@ mod adapter;
 mod bootstrap;
 mod engine;
 mod experts;
+mod json;
 mod kernel;
 mod program;
 mod record;
@@ -15,6 +16,7 @@ pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
+pub(crate) use json::json_reason;
 pub use program::{StuckTask, TaskName};
 pub use serve::ServeError;
 

@@ -7,7 +7,9 @@ mod mutation;
 mod transfers;
 
 use mutation::{Campaign, corpus, mutate};
-use ringdove::graph::{Graph, Method, Place, Step, Trace, TracedBuffer, TransferPlan, Use, Why};
+use ringdove::graph::{
+    Attributes, Graph, Method, Place, Step, Trace, TracedBuffer, TransferPlan, Use, Why,
+};
 use std::path::Path;
 use std::process::Command;
 use transfers::consistent;
@@ -249,4 +251,39 @@ fn the_command_prints_and_draws_a_plan() {
     let output = ringdove(bad.to_str().unwrap());
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("bad.json:"), "{said}");
+}
+
+/// If this fails, what a file says of a window or an axis is not what is planned.
+#[test]
+fn shapes_follow_from_attributes_in_files() {
+    let text = |attributes: &str| {
+        format!(
+            r#"{{"ringdove_graph": 1, "ranks": 1, "tensors": [
+            {{"name": "x", "shape": [1, 3, 9, 9], "rank": 0}},
+            {{"name": "w", "shape": [8, 3, 3, 3], "rank": 0}}], "operators": [
+            {{"name": "c", "kind": "convolution", "rank": 0, "inputs": ["x", "w"], "output": "y"
+            {attributes}}}]}}"#
+        )
+    };
+    let read = |attributes: &str| Graph::read("g.json", &text(attributes));
+    let given = r#", "attributes": {"strides": [2, 2], "same": "after"}"#;
+    let graph = read(given).unwrap();
+    let operator = &graph.operators()[0];
+    let Attributes::Sliding(sliding) = &operator.attributes else { panic!("{operator:?}") };
+    assert_eq!((&sliding.before, &sliding.after), (&vec![1, 1], &vec![1, 1]));
+    assert_eq!(graph.tensors()[operator.output].bytes(), Some(4 * 8 * 5 * 5));
+
+    // Without attributes it is as declared: here not at all.
+    let graph = read("").unwrap();
+    assert_eq!(graph.operators()[0].attributes, Attributes::None);
+    assert_eq!(graph.tensors()[graph.operators()[0].output].shape, None);
+
+    for (given, reason) in [
+        (r#", "attributes": {"axis": 1}"#, "no attribute 'axis'"),
+        (r#", "attributes": {"stride": [1]}"#, "unknown field"),
+        (r#", "attributes": {"before": [1]}"#, "edges before of [1]"),
+    ] {
+        let error = read(given).unwrap_err().to_string();
+        assert!(error.starts_with("g.json:") && error.contains(reason), "{error}");
+    }
 }

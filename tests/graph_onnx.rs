@@ -11,8 +11,9 @@ mod transfers;
 
 use fastrand::Rng;
 use messages::{
-    AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+    AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto,
+    ValueInfoProto,
 };
 use mutation::{Campaign, Input, corpus, mutate};
 use prost::Message;
@@ -24,6 +25,7 @@ use transfers::consistent;
 const MODELS: &str = "benches/graphs/models";
 const FLOAT: i32 = 1;
 const INT64: i32 = 7;
+type Case<'a, T> = (&'a str, &'a [&'a [i64]], Vec<AttributeProto>, T);
 
 fn metadata(key: &str, value: &str) -> Vec<StringStringEntryProto> {
     vec![StringStringEntryProto { key: key.into(), value: value.into() }]
@@ -53,6 +55,21 @@ fn whole(name: &str, value: i64) -> AttributeProto {
     AttributeProto { name: name.to_owned(), i: Some(value), ..AttributeProto::default() }
 }
 
+fn numbers(name: &str, values: &[i64]) -> AttributeProto {
+    let (name, ints) = (name.to_owned(), values.to_vec());
+    AttributeProto { name, ints, ..AttributeProto::default() }
+}
+
+fn word(name: &str, value: &str) -> AttributeProto {
+    let (name, s) = (name.to_owned(), Some(value.as_bytes().to_vec()));
+    AttributeProto { name, s, ..AttributeProto::default() }
+}
+
+/// The node, with what it is told.
+fn told(node: NodeProto, attribute: &[AttributeProto]) -> NodeProto {
+    NodeProto { attribute: attribute.to_vec(), ..node }
+}
+
 fn parameter(name: &str, dims: &[i64]) -> TensorProto {
     let (name, dims) = (name.to_owned(), dims.to_vec());
     TensorProto { name, dims, data_type: FLOAT, ..TensorProto::default() }
@@ -79,7 +96,7 @@ fn two_layers() -> GraphProto {
 
 fn file(graph: GraphProto) -> Vec<u8> {
     let metadata_props = metadata("ringdove.ranks", "2");
-    ModelProto { graph: Some(graph), metadata_props }.encode_to_vec()
+    ModelProto { graph: Some(graph), metadata_props, ..ModelProto::default() }.encode_to_vec()
 }
 
 fn read(graph: GraphProto) -> Result<Graph, String> {
@@ -156,10 +173,12 @@ fn what_exporters_write_is_understood() {
     assert_eq!((shape(&graph, "w0"), shape(&graph, "y")), (vec![8, 6], vec![12]));
     assert!(graph.tensor("s").is_none() && graph.tensor("p").is_none());
 
-    // A product that somebody else reads, too, stays what it is.
+    // A product that somebody else reads, too, stays what it is, and the sum is one of its own.
     model.node.push(node("Relu", "other", 1, &["p"], "z"));
-    let error = read(model).unwrap_err();
-    assert!(error.contains("'bias'") && error.contains("disagree"), "{error}");
+    let graph = read(model).unwrap();
+    let kind = |name| graph.operators().iter().find(|of| of.name == name).map(|of| of.kind);
+    assert_eq!((kind("second"), kind("bias")), (Some(Kind::Dense), Some(Kind::Add)));
+    assert_eq!(shape(&graph, "q"), [4, 3]);
 
     // A look-up; a dimension with a name.
     let mut model = two_layers();
@@ -216,7 +235,7 @@ fn bad_models_are_refused_with_file_node_and_reason() {
             },
             &["'second'", "'h'", "no parameter"],
         ),
-        (|m| m.initializer[2].dims = vec![2, 6, 3], &["'second'", "3 dimensions"]),
+        (|m| m.initializer[2].dims = vec![2, 6, 3], &["'second'", "[2, 6, 3]", "disagree"]),
         (
             |m| m.node[1] = node("Gather", "active", 0, &["h", "x"], "a"),
             &["'active'", "'x'", "i32 or i64"],
@@ -256,7 +275,7 @@ fn bad_models_are_refused_with_file_node_and_reason() {
         let error = Graph::read_onnx("m.onnx", bytes, None).unwrap_err().to_string();
         assert!(error.starts_with("m.onnx: no ONNX model: "), "{error}");
     }
-    let model = ModelProto { graph: Some(two_layers()), metadata_props: Vec::new() };
+    let model = ModelProto { graph: Some(two_layers()), ..ModelProto::default() };
     let error = Graph::read_onnx("m.onnx", model.encode_to_vec(), None).unwrap_err();
     assert!(error.to_string().contains("no number of ranks"), "{error}");
     for (text, words) in [
@@ -400,28 +419,26 @@ fn the_command_takes_models() {
 #[test]
 fn an_image_model_is_a_graph() {
     let convolved = node("Conv", "c", 0, &["x", "w", "b"], "c");
+    let convolved = told(convolved, &[numbers("pads", &[1, 1, 1, 1])]);
+    let pool = [numbers("kernel_shape", &[2, 2]), numbers("strides", &[2, 2])];
     let graph = GraphProto {
         node: vec![
             convolved.clone(),
             node("Relu", "a", 0, &["c"], "a"),
-            node("MaxPool", "m", 0, &["a"], "m"),
-            node("Transpose", "t", 1, &["m"], "t"),
-            node("Concat", "both", 1, &["t", "t"], "two"),
+            told(node("MaxPool", "m", 0, &["a"], "m"), &pool),
+            told(node("Transpose", "t", 1, &["m"], "t"), &[numbers("perm", &[0, 3, 2, 1])]),
+            told(node("Concat", "both", 1, &["t", "t"], "two"), &[whole("axis", -1)]),
             node("Flatten", "f", 1, &["two"], "f"),
             node("Softmax", "s", 1, &["f"], "y"),
         ],
         initializer: vec![parameter("w", &[8, 3, 3, 3]), parameter("b", &[8])],
         input: vec![value("x", FLOAT, &[1, 3, 16, 16])],
         output: vec![value("y", FLOAT, &[1, 1024])],
-        value_info: vec![
-            value("c", FLOAT, &[1, 8, 16, 16]),
-            value("m", FLOAT, &[1, 8, 8, 8]),
-            value("t", FLOAT, &[1, 8, 8, 8]),
-            value("two", FLOAT, &[1, 8, 8, 16]),
-        ],
+        value_info: vec![value("m", FLOAT, &[1, 8, 8, 8])],
     };
     let read_graph = read(graph.clone()).unwrap();
     assert_eq!(shape(&read_graph, "a"), [1, 8, 16, 16]);
+    assert_eq!(shape(&read_graph, "two"), [1, 8, 8, 16]);
     assert_eq!(shape(&read_graph, "f"), [1, 1024]);
     let plan = TransferPlan::of(read_graph);
     assert_eq!((plan.edges.len(), plan.edges[0].bytes), (1, Some(2048)), "{}", plan.explain());
@@ -440,4 +457,144 @@ fn an_image_model_is_a_graph() {
     }
     let two = NodeProto { output: vec!["c".into(), "d".into()], ..convolved };
     assert!(with(two).contains("2 outputs; expected one"));
+}
+
+/// A graph of one node `n`, of an input `x`, with parameters p0, p1 and so on.
+fn one_node(op_type: &str, of: &[&[i64]], attributes: &[AttributeProto]) -> GraphProto {
+    let names: Vec<_> = (0..of.len() - 1).map(|at| format!("p{at}")).collect();
+    let inputs: Vec<_> = std::iter::once("x").chain(names.iter().map(String::as_str)).collect();
+    GraphProto {
+        node: vec![told(node(op_type, "n", 0, &inputs, "y"), attributes)],
+        initializer: names.iter().zip(&of[1..]).map(|(name, dims)| parameter(name, dims)).collect(),
+        input: vec![value("x", FLOAT, of[0])],
+        ..GraphProto::default()
+    }
+}
+
+/// If this fails, an operator's output gets a place of another size than it has.
+#[test]
+fn shapes_follow_from_attributes() {
+    let kernel = |size: &[i64]| numbers("kernel_shape", size);
+    let image: &[i64] = &[1, 4, 9, 8];
+    let cases: &[Case<'_, &[u64]>] = &[
+        ("Conv", &[image, &[6, 4, 3, 2]], vec![], &[1, 6, 7, 7]),
+        ("Conv", &[image, &[6, 2, 3, 3]], vec![whole("group", 2)], &[1, 6, 7, 6]),
+        ("Conv", &[image, &[6, 4, 3, 3]], vec![numbers("dilations", &[3, 2])], &[1, 6, 3, 4]),
+        ("Conv", &[image, &[6, 4, 3, 3]], vec![numbers("pads", &[0, 1, 2, 3])], &[1, 6, 9, 10]),
+        (
+            "Conv",
+            &[image, &[6, 4, 3, 3]],
+            vec![word("auto_pad", "SAME_LOWER"), numbers("strides", &[2, 3])],
+            &[1, 6, 5, 3],
+        ),
+        ("Conv", &[&[1, 4, 9], &[6, 4, 2], &[6]], vec![], &[1, 6, 8]),
+        ("MaxPool", &[image], vec![kernel(&[3, 3]), numbers("strides", &[2, 2])], &[1, 4, 4, 3]),
+        (
+            "MaxPool",
+            &[image],
+            vec![kernel(&[3, 3]), numbers("strides", &[2, 2]), whole("ceil_mode", 1)],
+            &[1, 4, 4, 4],
+        ),
+        (
+            // A last window would begin behind the image.
+            "AveragePool",
+            &[&[1, 1, 3, 3]],
+            vec![kernel(&[1, 1]), numbers("strides", &[3, 2]), whole("ceil_mode", 1)],
+            &[1, 1, 1, 2],
+        ),
+        ("GlobalAveragePool", &[image], vec![], &[1, 4, 1, 1]),
+        ("BatchNormalization", &[image, &[4], &[4], &[4], &[4]], vec![], &[1, 4, 9, 8]),
+        ("LayerNormalization", &[image, &[9, 8]], vec![whole("axis", 2)], &[1, 4, 9, 8]),
+        ("Transpose", &[image], vec![], &[8, 9, 4, 1]),
+        ("Transpose", &[image], vec![numbers("perm", &[1, 0, 3, 2])], &[4, 1, 8, 9]),
+        ("Concat", &[image, &[1, 4, 2, 8]], vec![whole("axis", 2)], &[1, 4, 11, 8]),
+        ("Flatten", &[image], vec![], &[1, 288]),
+        ("Flatten", &[image], vec![whole("axis", 4)], &[288, 1]),
+        ("Flatten", &[image], vec![whole("axis", -1)], &[36, 8]),
+        ("Softmax", &[image], vec![whole("axis", 1)], &[1, 4, 9, 8]),
+        ("Sub", &[image, &[4, 1, 1]], vec![], &[1, 4, 9, 8]),
+        ("Div", &[&[8], &[3, 1]], vec![], &[3, 8]),
+        ("MatMul", &[&[5, 2, 3], &[5, 3, 4]], vec![], &[5, 2, 4]),
+        ("MatMul", &[&[5, 2, 3], &[3, 4]], vec![], &[5, 2, 4]),
+    ];
+    for (op_type, of, attributes, expected) in cases {
+        let graph = read(one_node(op_type, of, attributes));
+        let graph = graph.unwrap_or_else(|error| panic!("{op_type} {of:?}: {error}"));
+        assert_eq!(shape(&graph, "y"), *expected, "{op_type} {of:?} {attributes:?}");
+    }
+    for (wanted, expected) in
+        [(&[0i64, -1, 4][..], &[1u64, 72, 4][..]), (&[288], &[288]), (&[-1, 0], &[72, 4])]
+    {
+        let mut graph = one_node("Reshape", &[image, &[]], &[]);
+        let raw_data = wanted.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<_>>();
+        let dims = vec![wanted.len() as i64];
+        let (name, data_type, raw_data) = ("p0".to_owned(), INT64, raw_data.into());
+        graph.initializer[0] =
+            TensorProto { name, dims, data_type, raw_data, ..Default::default() };
+        assert_eq!(shape(&read(graph).unwrap(), "y"), expected, "{wanted:?}");
+    }
+}
+
+/// If this fails, an operator runs otherwise than its file says, or nobody learns which one.
+#[test]
+fn attributes_that_disagree_are_refused_with_the_node() {
+    let kernel = |size: &[i64]| numbers("kernel_shape", size);
+    let (image, filters): (&[i64], &[i64]) = (&[1, 4, 9, 8], &[6, 4, 3, 3]);
+    let cases: &[Case<'_, &str>] = &[
+        ("Conv", &[image, filters], vec![kernel(&[2, 2])], "[2, 2]"),
+        ("Conv", &[image, filters], vec![numbers("strides", &[0, 1])], "strides of [0, 1]"),
+        ("Conv", &[image, filters], vec![numbers("strides", &[1])], "strides of [1]"),
+        ("Conv", &[image, filters], vec![numbers("dilations", &[1, 1 << 40])], "dilations"),
+        ("Conv", &[image, filters], vec![numbers("dilations", &[5, 1])], "a window of 11"),
+        ("Conv", &[image, filters], vec![numbers("pads", &[1, 1, -1, 1])], "-1"),
+        ("Conv", &[image, filters], vec![numbers("pads", &[1, 1, 1])], "two for each"),
+        ("Conv", &[image, filters], vec![word("auto_pad", "SOME")], "'SOME'"),
+        ("Conv", &[image, filters], vec![whole("group", 2)], "2 groups"),
+        ("Conv", &[image, filters], vec![whole("group", 0)], "groups of [0]"),
+        ("Conv", &[image, filters], vec![whole("grp", 1)], "'grp'"),
+        ("Conv", &[image, filters, &[5]], vec![], "disagree"),
+        ("MaxPool", &[image], vec![], "no kernel"),
+        ("MaxPool", &[image], vec![kernel(&[10, 1])], "a window of 10"),
+        (
+            "MaxPool",
+            &[image],
+            vec![kernel(&[2, 2]), numbers("pads", &[2, 0, 0, 0])],
+            "nothing but the edge",
+        ),
+        ("MaxPool", &[image], vec![kernel(&[2, 2]), whole("storage_order", 1)], "storage_order"),
+        ("BatchNormalization", &[image, &[4], &[4], &[4], &[9]], vec![], "'p3' is [9]"),
+        ("BatchNormalization", &[image, &[4], &[4], &[4]], vec![], "4 are given"),
+        (
+            "BatchNormalization",
+            &[image, &[4], &[4], &[4], &[4]],
+            vec![whole("training_mode", 1)],
+            "training_mode",
+        ),
+        ("LayerNormalization", &[image, &[9]], vec![], "'p0' is [9]"),
+        ("Transpose", &[image], vec![numbers("perm", &[0, 1, 1, 2])], "[0, 1, 1, 2]"),
+        ("Concat", &[image, image], vec![], "no axis"),
+        ("Concat", &[image, image], vec![whole("axis", 4)], "axis 4 of 4"),
+        ("Concat", &[image, &[1, 4, 9]], vec![whole("axis", 1)], "disagree"),
+        ("Concat", &[image, &[1, 4, 8, 8]], vec![whole("axis", 1)], "disagree"),
+        ("Softmax", &[image], vec![whole("axis", -5)], "axis -5"),
+        ("Mul", &[image, &[4, 1]], vec![], "disagree"),
+        ("MatMul", &[&[5, 2, 3], &[4, 3, 4]], vec![], "disagree"),
+        ("MatMul", &[&[2, 3], &[3]], vec![], "1 dimensions"),
+    ];
+    for (op_type, of, attributes, reason) in cases {
+        let error = read(one_node(op_type, of, attributes)).expect_err(op_type);
+        let is_named = error.contains("'n'") && error.contains("m.onnx");
+        assert!(is_named && error.contains(reason), "{op_type} {attributes:?}: {error}");
+    }
+    // What an axis meant before operator set 13.
+    let of_set = |version: i64, axis: i64| {
+        let graph = one_node("Softmax", &[image], &[whole("axis", axis)]);
+        let opset_import = vec![OperatorSetIdProto { domain: String::new(), version }];
+        let metadata_props = metadata("ringdove.ranks", "1");
+        let model = ModelProto { graph: Some(graph), metadata_props, opset_import };
+        Graph::read_onnx("m.onnx", model.encode_to_vec(), None).map_err(|error| error.to_string())
+    };
+    assert!(of_set(13, 1).is_ok() && of_set(11, 3).is_ok());
+    let error = of_set(11, 1).unwrap_err();
+    assert!(error.contains("'n'") && error.contains("operator set before 13"), "{error}");
 }

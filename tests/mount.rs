@@ -133,6 +133,21 @@ fn check_files(mount: &Path, outside: &Path) {
         file = text(&path("dense/w"))
     );
     assert_eq!(works("python3", &["-c", &script]), "29999.0\n300,100 f32 3\n");
+    // A map that is written to, as of numpy.memmap with mode r+: a flush takes it to the servers.
+    let script = format!(
+        "import mmap, struct\n\
+         with open({file:?}, 'r+b') as f, mmap.mmap(f.fileno(), 0) as m:\n    \
+             struct.pack_into('<f', m, 4 * 29998, 0.5)\n    \
+             m.flush()\n",
+        file = text(&path("dense/w"))
+    );
+    let version = || fs::read_to_string(mount.join("version")).unwrap();
+    let before = version();
+    works("python3", &["-c", &script]);
+    let mut word = [0; 4];
+    File::open(path("dense/w")).unwrap().read_exact_at(&mut word, 4 * 29998).unwrap();
+    assert_eq!(f32::from_le_bytes(word), 0.5);
+    assert_ne!(version(), before, "what was written to a map has not reached the servers");
     // Versions rise with writes.
     let versions = || -> u64 {
         let read = fs::read_to_string(mount.join("version")).unwrap();

@@ -31,9 +31,9 @@ fn for_faults(name: &str, fault: impl Fn(u64) -> String, body: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("RINGDOVE_TEST_SEED") {
         return body(seed.parse().unwrap());
     }
-    for seed in 0..seeds() {
+    for seed in seeds() {
         let fault = fault(seed);
-        println!("{name}: seed {seed}, {fault}; RINGDOVE_SERVE_SEEDS={} reaches it", seed + 1);
+        println!("{name}: seed {seed}, {fault}; {}", again(seed));
         let options = [&PROCESSES[..], &["--fault", &fault]].concat();
         let variables = [("RINGDOVE_TEST_SEED", &*seed.to_string())];
         on_machine_env(NODES, &options, &variables, || body(seed));

@@ -1,7 +1,10 @@
 //! A graph from what a file says of its tensors and operators: the same checks for every form.
 
+use super::attributes::AttributesEntry;
 use super::error::GraphError;
-use super::model::{DIMENSIONS_MAX, Extent, Graph, KINDS, Kind, Memory, Operator, Tensor, bytes};
+use super::model::{
+    Attributes, DIMENSIONS_MAX, Extent, Graph, KINDS, Kind, Memory, Operator, Tensor, bytes,
+};
 use super::shapes::{Known, infer, shown, unify};
 use ringdove_kernels::element::DataType;
 use serde::Deserialize;
@@ -60,6 +63,8 @@ pub(super) struct OperatorEntry {
     pub rank: u32,
     pub inputs: Vec<String>,
     pub output: String,
+    /// None: not known.
+    pub attributes: Option<AttributesEntry>,
 }
 
 /// A file, as errors name it.
@@ -77,12 +82,6 @@ impl Source<'_> {
     }
 }
 
-/// The reason without the place, which counts from the entry's start.
-pub(super) fn say(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ").next().unwrap_or_default().to_owned()
-}
-
 /// An operator whose inputs may not be declared yet.
 struct Draft {
     name: String,
@@ -90,6 +89,7 @@ struct Draft {
     rank: u32,
     inputs: Vec<String>,
     output: usize,
+    attributes: Option<AttributesEntry>,
     line: usize,
 }
 
@@ -229,8 +229,8 @@ impl<'a> Builder<'a> {
             return Err(self.source.error(line, reason));
         }
         tensor.rank = rank;
-        let OperatorEntry { name, inputs, .. } = entry;
-        self.drafts.push(Draft { name, kind: *kind, rank, inputs, output, line });
+        let OperatorEntry { name, inputs, attributes, .. } = entry;
+        self.drafts.push(Draft { name, kind: *kind, rank, inputs, output, attributes, line });
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl<'a> Builder<'a> {
         }
         let mut operators = Vec::new();
         for number in order {
-            self.infer(number, &inputs[number])?;
+            let attributes = self.infer(number, &inputs[number])?;
             let Draft { name, kind, rank, output, line, .. } = &self.drafts[number];
             operators.push(Operator {
                 name: name.clone(),
@@ -270,6 +270,7 @@ impl<'a> Builder<'a> {
                 rank: *rank,
                 inputs: inputs[number].clone(),
                 output: *output,
+                attributes,
                 line: *line,
             });
         }
@@ -325,8 +326,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Shape and type of an operator's output.
-    fn infer(&mut self, number: usize, inputs: &[usize]) -> Result<()> {
+    /// Shape and type of an operator's output, and what it is told.
+    fn infer(&mut self, number: usize, inputs: &[usize]) -> Result<Attributes> {
         let draft = &self.drafts[number];
         let error = |reason: String| {
             Err(self.source.error(draft.line, format!("operator '{}': {reason}", draft.name)))
@@ -339,7 +340,7 @@ impl<'a> Builder<'a> {
                 Known { name, shape: shape.as_deref(), data_type: *data_type }
             })
             .collect();
-        let inferred = match infer(draft.kind, &known) {
+        let (attributes, inferred) = match infer(draft.kind, draft.attributes.as_ref(), &known) {
             Ok(inferred) => inferred,
             Err(reason) => return error(reason),
         };
@@ -361,9 +362,13 @@ impl<'a> Builder<'a> {
             },
             (inferred, declared) => inferred.or_else(|| declared.clone()),
         };
-        if let Some(shape) = shape.as_deref().filter(|shape| is_too_large(shape, data_type)) {
-            let shape = shown(Some(shape));
-            return error(format!("'{}' becomes {shape}, more than 1 TiB", output.name));
+        let is_too_much =
+            |shape: &&[Extent]| shape.len() > DIMENSIONS_MAX || is_too_large(shape, data_type);
+        if let Some(shape) = shape.as_deref().filter(is_too_much) {
+            let (name, shape) = (&output.name, shown(Some(shape)));
+            return error(format!(
+                "'{name}' becomes {shape}, more than {DIMENSIONS_MAX} dimensions or 1 TiB"
+            ));
         }
         if matches!(draft.kind, Kind::Reshape | Kind::Transpose) {
             let before = &self.tensors[inputs[0]];
@@ -376,6 +381,6 @@ impl<'a> Builder<'a> {
         }
         let output = &mut self.tensors[draft.output];
         (output.shape, output.data_type) = (shape, data_type);
-        Ok(())
+        Ok(attributes)
     }
 }

@@ -21,13 +21,19 @@
 //!   in a `shape` is a dimension that is known when the graph runs; a tensor with one may have a
 //!   `bytes_max`. `"memory": "foreign"` says that somebody else allocates it.
 //! * `operators`: in any order. `kind` is one of dense, add, subtract, multiply, divide, relu,
-//!   tanh, sigmoid, softmax, transpose, concatenate, convolution, max-pool, average-pool, reshape,
-//!   select and gather ([`Kind`](super::Kind)).
+//!   tanh, sigmoid, softmax, batch-normalization, layer-normalization, transpose, concatenate,
+//!   convolution, max-pool, average-pool, reshape, select and gather ([`Kind`](super::Kind)).
+//!   `"attributes"` says what an operator is told ([`Attributes`](super::Attributes)), and its
+//!   shape follows: `{"axis": 1}`, `{"order": [0, 2, 1]}`, `{"kernel": [3, 3], "strides": [2, 2],
+//!   "before": [1, 1], "after": [1, 1]}`, also `dilations`, `groups`, `counts_edges`, `ceiling`,
+//!   `whole`, `epsilon` and, of reshape, `shape`. Without it the shape of what is transposed,
+//!   concatenated, convolved, pooled or reshaped is as declared.
 //!
 //! Errors name file, line and reason.
 
-use super::build::{Builder, Result, Source, say};
+use super::build::{Builder, Result, Source};
 use super::model::{Graph, OPERATORS_MAX, RANKS_MAX, TENSORS_MAX};
+use crate::error::json_reason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -58,7 +64,8 @@ impl Source<'_> {
     fn entry<'b, T: Deserialize<'b>>(&self, raw: &'b RawValue) -> Result<(T, usize)> {
         let line = self.line_of(raw.get());
         let parsed = serde_json::from_str(raw.get());
-        let entry = parsed.map_err(|error| self.error(line + error.line() - 1, say(&error)))?;
+        let entry =
+            parsed.map_err(|error| self.error(line + error.line() - 1, json_reason(&error)))?;
         Ok((entry, line))
     }
 }
@@ -77,8 +84,8 @@ impl Graph {
         if text.len() > BYTES_MAX {
             return Err(source.error(0, format!("{} bytes; at most {BYTES_MAX}", text.len())));
         }
-        let parsed: File<'_> =
-            serde_json::from_str(text).map_err(|error| source.error(error.line(), say(&error)))?;
+        let parsed: File<'_> = serde_json::from_str(text)
+            .map_err(|error| source.error(error.line(), json_reason(&error)))?;
         if parsed.ringdove_graph != FORMAT {
             let reason = format!("format {}: this version reads {FORMAT}", parsed.ringdove_graph);
             return Err(source.error(1, reason));

@@ -35,6 +35,7 @@
 //! `tract-onnx` and `candle-onnx` bring engines that run models, `onnx-extractor` needs `protoc`,
 //! `onnx-protobuf` has another licence, and `rten-onnx` takes memory as lengths in a file ask for.
 
+mod attributes;
 mod build;
 mod error;
 mod explain;
@@ -48,7 +49,10 @@ mod run;
 mod shapes;
 
 pub use error::GraphError;
-pub use model::{Extent, Graph, Kind, Memory, Operator, OperatorNumber, Tensor, TensorNumber};
+pub use model::{
+    Attributes, Extent, Graph, Kind, Memory, Operator, OperatorNumber, Sliding, Tensor,
+    TensorNumber,
+};
 pub use placement::Placement;
 pub use plan::{
     ALIGN_BYTES, Edge, METADATA_BYTES, Method, Place, Step, Trace, TraceError, TracedBuffer,

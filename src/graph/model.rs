@@ -86,15 +86,17 @@ pub(super) fn bytes(shape: &[Extent], data_type: DataType) -> Option<u64> {
 /// What an operator computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// `x * w`, and `+ bias` where there is a third input: `[.., k]`, `[k, n]`, `[n]`.
+    /// `x * w`, and `+ bias` where there is a third input: `[.., k]`, `[k, n]`, `[n]`; or a matrix
+    /// for each of many: `[.., m, k]`, `[.., k, n]`.
     Dense,
-    /// The sum of two tensors of one shape.
+    /// The sum of two tensors, element by element. Of this and the next three: dimensions count
+    /// from the last, and one of 1, or that is not there, is taken again and again.
     Add,
-    /// The product of two tensors of one shape, element by element.
+    /// The product of two tensors, element by element.
     Multiply,
-    /// The difference of two tensors of one shape.
+    /// The difference of two tensors.
     Subtract,
-    /// The quotient of two tensors of one shape, element by element.
+    /// The quotient of two tensors, element by element.
     Divide,
     /// The larger of each element and 0.
     Relu,
@@ -104,16 +106,22 @@ pub enum Kind {
     Sigmoid,
     /// The shares of each element's exponential, along an axis.
     Softmax,
+    /// As in inference: `(x - mean) / sqrt(variance + epsilon) * scale + bias` for each channel:
+    /// `[n, c, ..]`, then scale, bias, mean and variance, `[c]` each.
+    BatchNormalization,
+    /// The same over dimensions from an axis on, with the mean and the variance of `x` there;
+    /// scale, and bias where there is a third input, have the shape of those dimensions.
+    LayerNormalization,
     /// The same values in another order of dimensions.
     Transpose,
-    /// Tensors one behind the other, along an axis. The shape is not worked out here.
+    /// Tensors one behind the other, along an axis.
     Concatenate,
     /// A convolution of images, `[n, c, ..]`, with `[k, c, ..]`, and `+ bias`, `[k]`, where there
-    /// is a third input. The shape is not worked out here.
+    /// is a third input.
     Convolution,
-    /// The largest of the elements under a window. The shape is not worked out here.
+    /// The largest of the elements under a window.
     MaxPool,
-    /// The mean of the elements under a window. The shape is not worked out here.
+    /// The mean of the elements under a window.
     AveragePool,
     /// The same values in another shape, in the same memory.
     Reshape,
@@ -126,7 +134,7 @@ pub enum Kind {
 }
 
 /// All kinds, with the names that files use.
-pub(super) const KINDS: [(&str, Kind); 17] = [
+pub(super) const KINDS: [(&str, Kind); 19] = [
     ("dense", Kind::Dense),
     ("add", Kind::Add),
     ("multiply", Kind::Multiply),
@@ -136,6 +144,8 @@ pub(super) const KINDS: [(&str, Kind); 17] = [
     ("tanh", Kind::Tanh),
     ("sigmoid", Kind::Sigmoid),
     ("softmax", Kind::Softmax),
+    ("batch-normalization", Kind::BatchNormalization),
+    ("layer-normalization", Kind::LayerNormalization),
     ("transpose", Kind::Transpose),
     ("concatenate", Kind::Concatenate),
     ("convolution", Kind::Convolution),
@@ -158,8 +168,50 @@ impl Kind {
     }
 }
 
-/// An operator.
+/// What an operator is told beside its inputs; what a file leaves out has its default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Attributes {
+    /// Nothing; of an operator that needs some: they are not known, and neither is the shape that
+    /// would follow.
+    #[default]
+    None,
+    /// Of softmax and concatenate: the dimension along which they go.
+    Axis(usize),
+    /// Of transpose: the input's dimension that each one of the output is.
+    Order(Vec<usize>),
+    /// Of convolution, max-pool and average-pool.
+    Sliding(Sliding),
+    /// Of batch-normalization (the dimension of channels) and layer-normalization (the first one
+    /// that it goes over).
+    Normalized {
+        /// A dimension.
+        axis: usize,
+        /// What is added to variances.
+        epsilon: f32,
+    },
+}
+
+/// A window that slides over images: a number for each of their dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sliding {
+    /// Elements of the window.
+    pub kernel: Vec<u64>,
+    /// From one window to the next.
+    pub strides: Vec<u64>,
+    /// From one element of the window to the next.
+    pub dilations: Vec<u64>,
+    /// Elements of the edge in front of the image: zeros of a convolution, nothing of a pool.
+    pub before: Vec<u64>,
+    /// Elements of the edge behind it.
+    pub after: Vec<u64>,
+    /// Of a convolution: parts of the channels that know nothing of each other. 1 of pools.
+    pub groups: u64,
+    /// Of an average: its edge counts, as zeros. A part of a window behind the edge never does.
+    pub counts_edges: bool,
+}
+
+/// An operator.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Operator {
     /// Unique in its graph.
     pub name: String,
@@ -171,13 +223,15 @@ pub struct Operator {
     pub inputs: Vec<TensorNumber>,
     /// What it writes.
     pub output: TensorNumber,
+    /// What it is told beside that.
+    pub attributes: Attributes,
     /// The line that declares it.
     pub line: usize,
 }
 
 /// A graph that was checked: names are unique, each tensor has one producer at most, nothing waits
 /// for itself, and shapes agree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     pub(super) ranks: u32,
     pub(super) tensors: Vec<Tensor>,

@@ -14,8 +14,9 @@
 //! of those the longest. `tensors` are inputs and parameters; those that are not named stay where
 //! they are read first. `bytes_max` bounds tensors whose shape is known when the graph runs.
 
-use super::build::{Result, Source, say};
+use super::build::{Result, Source};
 use super::model::RANKS_MAX;
+use crate::error::json_reason;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -48,8 +49,8 @@ impl Placement {
         if text.len() > BYTES_MAX {
             return Err(source.error(0, format!("{} bytes; at most {BYTES_MAX}", text.len())));
         }
-        let parsed: Self =
-            serde_json::from_str(text).map_err(|error| source.error(error.line(), say(&error)))?;
+        let parsed: Self = serde_json::from_str(text)
+            .map_err(|error| source.error(error.line(), json_reason(&error)))?;
         let Self { ringdove_placement: format, ranks, .. } = parsed;
         if format != FORMAT {
             let reason = format!("format {format}: this version reads {FORMAT}");

@@ -111,7 +111,7 @@ pub struct TracedBuffer {
 }
 
 /// Allocation and transfers of a graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TransferPlan {
     /// Of which graph.
     pub graph: Graph,

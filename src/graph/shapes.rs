@@ -1,6 +1,7 @@
 //! Shapes that follow from others.
 
-use super::model::{Extent, Kind};
+use super::attributes::{AttributesEntry, Resolved, resolve};
+use super::model::{Attributes, Extent, Kind};
 use ringdove_kernels::element::DataType;
 
 /// The most tensors that one operator puts one behind the other.
@@ -13,15 +14,21 @@ pub(super) struct Known<'a> {
     pub data_type: DataType,
 }
 
-/// The shape of an operator's output, as far as it follows from its inputs.
+/// What an operator is told, and the shape of its output, as far as it follows from its inputs and
+/// from what the file says of it (`entry`; nothing, where attributes are not known).
 ///
 /// # Errors
 /// What does not belong together.
-pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
+pub(super) fn infer(
+    kind: Kind,
+    entry: Option<&AttributesEntry>,
+    inputs: &[Known<'_>],
+) -> Result<Resolved, String> {
     let counts = match kind {
-        Kind::Dense | Kind::Convolution => 2..=3,
+        Kind::Dense | Kind::Convolution | Kind::LayerNormalization => 2..=3,
         Kind::Add | Kind::Subtract | Kind::Multiply | Kind::Divide => 2..=2,
         Kind::Select | Kind::Gather => 2..=2,
+        Kind::BatchNormalization => 5..=5,
         Kind::Concatenate => 1..=CONCATENATED_MAX,
         Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Softmax => 1..=1,
         Kind::Reshape | Kind::Transpose | Kind::MaxPool | Kind::AveragePool => 1..=1,
@@ -39,26 +46,41 @@ pub(super) fn infer(kind: Kind, inputs: &[Known<'_>]) -> Result<Option<Vec<Exten
         let (one, two) = (inputs[0].data_type.name(), other.data_type.name());
         return Err(format!("'{}' is {one} and '{}' is {two}", inputs[0].name, other.name));
     }
-    match kind {
-        Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Softmax => {
-            Ok(inputs[0].shape.map(<[_]>::to_vec))
-        }
-        Kind::Add | Kind::Subtract | Kind::Multiply | Kind::Divide => both(&inputs[0], &inputs[1]),
-        Kind::Convolution => convolution(inputs).map(|()| None),
-        Kind::Reshape | Kind::Transpose | Kind::Concatenate => Ok(None),
-        Kind::MaxPool | Kind::AveragePool => Ok(None),
-        Kind::Dense => dense(inputs),
-        Kind::Select => select(inputs),
-        Kind::Gather => gather(inputs),
+    if let Some(entry) = entry {
+        return resolve(kind, entry.clone(), inputs);
     }
+    let shape = match kind {
+        Kind::Relu | Kind::Tanh | Kind::Sigmoid | Kind::Softmax => {
+            inputs[0].shape.map(<[_]>::to_vec)
+        }
+        Kind::BatchNormalization | Kind::LayerNormalization => inputs[0].shape.map(<[_]>::to_vec),
+        Kind::Add | Kind::Subtract | Kind::Multiply | Kind::Divide => both(&inputs[0], &inputs[1])?,
+        Kind::Reshape | Kind::Transpose | Kind::Concatenate => None,
+        Kind::Convolution | Kind::MaxPool | Kind::AveragePool => None,
+        Kind::Dense => dense(inputs)?,
+        Kind::Select => select(inputs)?,
+        Kind::Gather => gather(inputs)?,
+    };
+    Ok((Attributes::None, shape))
 }
 
-/// The shape that two tensors have in common.
+/// The shape of what two tensors give element by element: dimensions count from the last, and one
+/// of 1 fits all.
 fn both(one: &Known<'_>, other: &Known<'_>) -> Result<Option<Vec<Extent>>, String> {
-    let (Some(left), Some(right)) = (one.shape, other.shape) else {
-        return Ok(one.shape.or(other.shape).map(<[_]>::to_vec));
-    };
-    unify(left, right).map(Some).ok_or_else(|| disagree(one, other))
+    let (Some(left), Some(right)) = (one.shape, other.shape) else { return Ok(None) };
+    let (longer, shorter) = if left.len() < right.len() { (right, left) } else { (left, right) };
+    let (alone, shared) = longer.split_at(longer.len() - shorter.len());
+    let mut shape = alone.to_vec();
+    for (one_extent, other_extent) in shared.iter().zip(shorter) {
+        shape.push(match (one_extent, other_extent) {
+            (Extent::Fixed(1), extent) | (extent, Extent::Fixed(1)) => extent.clone(),
+            (Extent::Fixed(one_count), Extent::Fixed(other_count)) if one_count != other_count => {
+                return Err(disagree(one, other));
+            }
+            (Extent::Unknown(_), extent) | (extent, _) => extent.clone(),
+        });
+    }
+    Ok(Some(shape))
 }
 
 /// A shape that is both, with what is known of either; None where they disagree.
@@ -80,10 +102,13 @@ pub(super) fn unify(one: &[Extent], other: &[Extent]) -> Option<Vec<Extent>> {
 
 fn dense(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
     let (Some(left), Some(right)) = (inputs[0].shape, inputs[1].shape) else { return Ok(None) };
-    let ([rows @ .., inner], [height, width]) = (left, right) else {
+    let ([rows @ .., inner], [matrices @ .., height, width]) = (left, right) else {
         return Err(disagree(&inputs[0], &inputs[1]));
     };
-    if unify(std::slice::from_ref(inner), std::slice::from_ref(height)).is_none() {
+    // One matrix for all rows, or one for each matrix of rows.
+    let fits = matrices.is_empty()
+        || matrices.len() + 1 == rows.len() && unify(matrices, &rows[..matrices.len()]).is_some();
+    if !fits || unify(std::slice::from_ref(inner), std::slice::from_ref(height)).is_none() {
         return Err(disagree(&inputs[0], &inputs[1]));
     }
     let of_bias = inputs.get(2).and_then(|bias| bias.shape);
@@ -92,19 +117,6 @@ fn dense(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
         return Err(disagree(&inputs[1], &inputs[2]));
     }
     Ok(Some([rows, columns].concat()))
-}
-
-/// Strides and edges are not known here: channels and bias are looked at, and no more.
-fn convolution(inputs: &[Known<'_>]) -> Result<(), String> {
-    let (Some(images), Some(filters)) = (inputs[0].shape, inputs[1].shape) else { return Ok(()) };
-    if images.len() != filters.len() || filters.len() < 3 {
-        return Err(disagree(&inputs[0], &inputs[1]));
-    }
-    let of_bias = inputs.get(2).and_then(|bias| bias.shape);
-    if of_bias.is_some_and(|bias| unify(bias, &filters[..1]).is_none()) {
-        return Err(disagree(&inputs[1], &inputs[2]));
-    }
-    Ok(())
 }
 
 fn select(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
@@ -130,7 +142,8 @@ fn gather(inputs: &[Known<'_>]) -> Result<Option<Vec<Extent>>, String> {
     Ok(Some([numbers, rest].concat()))
 }
 
-fn disagree(one: &Known<'_>, other: &Known<'_>) -> String {
+/// That the shapes of two tensors do not fit, in words.
+pub(super) fn disagree(one: &Known<'_>, other: &Known<'_>) -> String {
     let (left, right) = (shown(one.shape), shown(other.shape));
     format!("shapes disagree: '{}' is {left}, and '{}' is {right}", one.name, other.name)
 }

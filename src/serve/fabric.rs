@@ -229,11 +229,20 @@ impl Fabric {
         })
     }
 
-    /// Waits until access `number` towards this server, and those before it, have ended.
+    /// Waits until access `number` towards this server, and those before it, have ended. Nobody
+    /// waits for a server that is removed: adapters repeat for a while what it does not answer.
+    ///
+    /// # Errors
+    /// [`Error::Transport`] where the connection has failed or the server is removed;
+    /// [`Error::HostWaitExpired`] where the adapter says nothing.
     pub(super) fn wait(&mut self, server: usize, number: u64) -> Result<()> {
         let deadline = Instant::now() + self.timeout;
         let mut pause = Pause::default();
         loop {
+            if self.view.is_removed(server) {
+                // It counts as failed here, whatever the adapter answers.
+                let _ = self.lines.close(server);
+            }
             let ended = self.lines.line(server, Purpose::Data)?.has_ended(number);
             if ended.map_err(|error| self.failed(server, error))? {
                 return Ok(());

@@ -15,6 +15,7 @@
 //! [`ringdove mount`](super), so none is empty, `.` or `..`, and no tensor's name is a folder of
 //! another's.
 
+use crate::error::json_reason;
 use ringdove_kernels::element::DataType;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +129,7 @@ impl Model {
             return Err(fault(0, reason));
         }
         let read: File =
-            serde_json::from_str(text).map_err(|error| fault(error.line(), error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| fault(error.line(), json_reason(&error)))?;
         if read.ringdove_model != FORMAT {
             let seen = read.ringdove_model;
             return Err(fault(0, format!("ringdove_model: expected {FORMAT}, seen {seen}")));
@@ -295,6 +296,8 @@ mod tests {
         ] {
             let message = refusal(from, to);
             assert!(message.contains(expected), "{to}: {message}");
+            // The place is said once.
+            assert!(!message.contains(" at line "), "{to}: {message}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::hardware::on_machine_env;
 use ringdove::bootstrap::Launch;
 use ringdove::serve::{Client, Job, Memory, Model, Optimizer, Role, Served, Server, Tensor};
 use ringdove::{DataType, Error, Settings};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Members of most tests: two servers, three workers, each on a node of its own.
@@ -176,9 +177,16 @@ pub fn work_until_lost(mut client: Client) {
     panic!("nothing was lost");
 }
 
-/// Seeds of a run.
-pub fn seeds() -> u64 {
-    std::env::var("RINGDOVE_SERVE_SEEDS").map_or(3, |count| count.parse().unwrap())
+/// Seeds of a run: three, or as many as `RINGDOVE_SERVE_SEEDS` says, from `RINGDOVE_SERVE_FIRST`.
+pub fn seeds() -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let first = number("RINGDOVE_SERVE_FIRST").unwrap_or(0);
+    first..first + number("RINGDOVE_SERVE_SEEDS").unwrap_or(3)
+}
+
+/// How a seed is run again, alone.
+pub fn again(seed: u64) -> String {
+    format!("RINGDOVE_SERVE_FIRST={seed} RINGDOVE_SERVE_SEEDS=1 runs it alone")
 }
 
 /// Runs the body with each seed, in five processes.
@@ -186,8 +194,8 @@ pub fn for_seeds(name: &str, body: impl Fn()) {
     if std::env::var_os("RINGDOVE_TEST_SEED").is_some() {
         return body();
     }
-    for seed in 0..seeds() {
-        println!("{name}: seed {seed}; RINGDOVE_SERVE_SEEDS={} reaches it", seed + 1);
+    for seed in seeds() {
+        println!("{name}: seed {seed}; {}", again(seed));
         let seed = seed.to_string();
         on_machine_env(NODES, &PROCESSES, &[("RINGDOVE_TEST_SEED", &seed)], &body);
     }

@@ -1,5 +1,7 @@
-//! Operators on a GPU: dense layers, what is done to each element, and look-ups.
+//! Operators on a GPU: those that ONNX files of small networks have, of 32-bit floats; images have
+//! two dimensions.
 
+use crate::launches::{self, Launch};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
@@ -14,10 +16,7 @@ const KERNELS: &str = include_str!("kernels/operators.ptx");
 /// The operators of one rank, with memory for every tensor that it has.
 pub struct Executor {
     graph: Graph,
-    dense: CudaFunction,
-    pairs: CudaFunction,
-    each: CudaFunction,
-    gather: CudaFunction,
+    kernels: BTreeMap<&'static str, CudaFunction>,
     stream: Arc<CudaStream>,
     memory: BTreeMap<TensorNumber, CudaSlice<f32>>,
     /// Leaves the kernels out, so that transfers alone remain.
@@ -25,7 +24,10 @@ pub struct Executor {
 }
 
 /// Elements of a shape that is known, as all of these models are.
-fn counts(graph: &Graph, tensor: TensorNumber) -> Vec<usize> {
+///
+/// # Panics
+/// For a tensor of another one.
+pub fn counts(graph: &Graph, tensor: TensorNumber) -> Vec<usize> {
     let shape = graph.tensors()[tensor].shape.as_ref().expect("a shape");
     let count = |extent: &Extent| match extent {
         Extent::Fixed(count) => *count as usize,
@@ -36,7 +38,10 @@ fn counts(graph: &Graph, tensor: TensorNumber) -> Vec<usize> {
 
 /// Values of an input or a parameter, the same on every rank; zeros for what is computed. Numbers
 /// of rows stand in the bits.
-fn values(graph: &Graph, number: TensorNumber) -> Vec<f32> {
+///
+/// # Panics
+/// For tensors of unknown shape.
+pub fn values(graph: &Graph, number: TensorNumber) -> Vec<f32> {
     let tensor = &graph.tensors()[number];
     let count = counts(graph, number).iter().product();
     if tensor.producer.is_some() {
@@ -44,6 +49,11 @@ fn values(graph: &Graph, number: TensorNumber) -> Vec<f32> {
     }
     let seed = tensor.name.bytes().fold(7u64, |hash, byte| hash * 31 % (1 << 40) + u64::from(byte));
     let mut random = fastrand::Rng::with_seed(seed);
+    let is_variance = |of: &Operator| of.kind == Kind::BatchNormalization && of.inputs[4] == number;
+    let is_divisor = |of: &Operator| of.kind == Kind::Divide && of.inputs[1] == number;
+    if graph.operators().iter().any(|of| is_variance(of) || is_divisor(of)) {
+        return (0..count).map(|_| 0.5 + f32::from(random.u8(0..128)) / 128.0).collect();
+    }
     let reads = |of: &&Operator| of.kind == Kind::Gather && of.inputs[1] == number;
     if let Some(reader) = graph.operators().iter().find(reads) {
         let rows = counts(graph, reader.inputs[0])[0] as u32;
@@ -86,10 +96,7 @@ impl Executor {
         let memory = (0..graph.tensors().len()).filter(is_own).map(allocate).collect();
         let executor = Self {
             graph: graph.clone(),
-            dense: load("graph_dense"),
-            pairs: load("graph_pairs"),
-            each: load("graph_each"),
-            gather: load("graph_gather"),
+            kernels: launches::KERNELS.iter().map(|(name, _)| (*name, load(name))).collect(),
             stream: stream.clone(),
             memory,
             is_idle: false,
@@ -101,22 +108,27 @@ impl Executor {
     /// Drivers load a kernel at its first launch, and wait for kernels that run by then: each is
     /// launched once, over nothing.
     fn load(&self) {
-        let (none, zero) = (0u64, 0u32);
-        let launch = LaunchConfig::for_num_elems(1);
-        for (kernel, addresses, numbers) in
-            [(&self.dense, 4, 3), (&self.pairs, 3, 2), (&self.each, 2, 2), (&self.gather, 3, 2)]
-        {
-            let mut builder = self.stream.launch_builder(kernel);
-            for _ in 0..addresses {
-                builder.arg(&none);
-            }
-            for _ in 0..numbers {
-                builder.arg(&zero);
-            }
-            // SAFETY: the arguments are those of the kernel's source; of no values it touches none.
-            unsafe { builder.launch(launch) }.unwrap();
+        for (name, over_nothing) in &launches::KERNELS {
+            self.launch(&over_nothing(name), &self.stream);
         }
         self.stream.synchronize().unwrap();
+    }
+
+    fn launch(&self, launch: &Launch, stream: &Arc<CudaStream>) {
+        let mut builder = stream.launch_builder(&self.kernels[launch.kernel]);
+        for address in &launch.addresses {
+            builder.arg(address);
+        }
+        if let Some(block) = &launch.block {
+            builder.arg(block);
+        }
+        for number in &launch.numbers {
+            builder.arg(number);
+        }
+        let config = LaunchConfig::for_num_elems(launch.threads.max(1));
+        // SAFETY: the arguments are those of the kernel's source; the graph's shapes were checked,
+        // and the plan's places and this rank's memory are as large as the tensors.
+        unsafe { builder.launch(config) }.unwrap();
     }
 
     /// The memory of a tensor.
@@ -160,43 +172,22 @@ impl Compute for Executor {
         output: Buffer,
         stream: &Arc<CudaStream>,
     ) -> ringdove::Result<Buffer> {
-        let shape = counts(&self.graph, operator.output);
-        let count = shape.iter().product::<usize>() as u32;
-        let made = Buffer { bytes: 4 * u64::from(count), ..output };
+        let count = counts(&self.graph, operator.output).iter().product::<usize>() as u64;
+        let made = Buffer { bytes: 4 * count, ..output };
+        if operator.kind.is_alias() {
+            // Where a rank runs it alone, both have memory of their own.
+            if output.address != inputs[0].address {
+                self.copy(inputs[0], output.address, stream)?;
+            }
+            return Ok(made);
+        }
         if self.is_idle {
             return Ok(made);
         }
-        let columns = shape.last().copied().unwrap_or(1) as u32;
-        let (rows, none) = (count / columns, 0u64);
-        let of_first = counts(&self.graph, operator.inputs[0]);
-        let inner = of_first.last().copied().unwrap_or(1) as u32;
-        let of_table: u32 = of_first.iter().skip(1).product::<usize>() as u32;
-        let (number, kernel) = match operator.kind {
-            Kind::Dense => (0, &self.dense),
-            Kind::Add => (0, &self.pairs),
-            Kind::Multiply => (1, &self.pairs),
-            Kind::Relu => (0, &self.each),
-            Kind::Tanh => (1, &self.each),
-            Kind::Sigmoid => (2, &self.each),
-            Kind::Gather => (0, &self.gather),
-            kind => panic!("no kernel for {}", kind.name()),
-        };
-        let mut builder = stream.launch_builder(kernel);
-        for input in inputs {
-            builder.arg(&input.address);
+        let addresses: Vec<_> = inputs.iter().map(|input| input.address).collect();
+        for launch in launches::of(&self.graph, operator, &addresses, output.address) {
+            self.launch(&launch, stream);
         }
-        if operator.kind == Kind::Dense && inputs.len() == 2 {
-            builder.arg(&none);
-        }
-        builder.arg(&output.address);
-        match operator.kind {
-            Kind::Dense => builder.arg(&rows).arg(&inner).arg(&columns),
-            Kind::Gather => builder.arg(&count).arg(&of_table),
-            _ => builder.arg(&count).arg(&number),
-        };
-        // SAFETY: the arguments are those of the kernel's source, the graph's shapes were checked,
-        // and the plan's places and this rank's memory are as large as the tensors.
-        unsafe { builder.launch(LaunchConfig::for_num_elems(count)) }.unwrap();
         Ok(made)
     }
 

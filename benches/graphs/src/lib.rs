@@ -11,6 +11,7 @@
 #![allow(missing_docs)] // Messages of prost.
 
 pub mod executor;
+mod launches;
 pub mod models;
 pub mod rpc;
 pub mod ways;

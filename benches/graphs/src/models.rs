@@ -8,34 +8,35 @@ pub struct Model {
     /// As its file is called.
     pub name: &'static str,
     file: &'static [u8],
-    placements: [(u32, &'static str); 2],
+    placements: &'static [(u32, &'static str)],
 }
 
 macro_rules! model {
-    ($name:literal) => {
+    ($name:literal, $($ranks:literal)*) => {
         Model {
             name: $name,
             file: include_bytes!(concat!("../models/", $name, ".onnx")),
-            placements: [
-                (2, include_str!(concat!("../models/", $name, ".2.json"))),
-                (4, include_str!(concat!("../models/", $name, ".4.json"))),
+            placements: &[
+                $(($ranks, include_str!(concat!("../models/", $name, ".", $ranks, ".json")))),*
             ],
         }
     };
 }
 
-/// All of them, by the size of what crosses ranks.
-pub const MODELS: [Model; 3] = [model!("neumf"), model!("lstm"), model!("vgg16")];
+/// Those that are measured, by the size of what crosses ranks.
+pub const MODELS: [Model; 3] = [model!("neumf", 2 4), model!("lstm", 2 4), model!("vgg16", 2 4)];
+/// Small networks with many operators: they show that these are right.
+pub const NETWORKS: [Model; 2] = [model!("convolutional", 2), model!("transformer", 2)];
 
 impl Model {
-    /// Its graph over one, two or four ranks.
+    /// Its graph over one rank, or over as many as a placement of it has.
     ///
     /// # Panics
     /// For other ranks, and for files that are no models.
     pub fn graph(&self, ranks: u32) -> Graph {
         let alone = r#"{"ringdove_placement": 1, "ranks": 1}"#;
         let placed = self.placements.iter().find(|(of, _)| *of == ranks);
-        let text = if ranks == 1 { alone } else { placed.expect("two or four ranks").1 };
+        let text = if ranks == 1 { alone } else { placed.expect("a placement").1 };
         let placement = Placement::read(self.name, text).unwrap();
         Graph::read_onnx(self.name, self.file.to_vec(), Some(&placement)).unwrap()
     }

@@ -9,8 +9,19 @@ use prost::bytes::Bytes;
 pub struct ModelProto {
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "8")]
+    pub opset_import: Vec<OperatorSetIdProto>,
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: Vec<StringStringEntryProto>,
+}
+
+/// Which version of the operators of a domain a model means.
+#[derive(Clone, PartialEq, Message)]
+pub struct OperatorSetIdProto {
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    #[prost(int64, tag = "2")]
+    pub version: i64,
 }
 
 /// A graph.
@@ -47,7 +58,7 @@ pub struct NodeProto {
     pub metadata_props: Vec<StringStringEntryProto>,
 }
 
-/// An attribute of an operator: a number or a tensor.
+/// An attribute of an operator: a number, several, a word or a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -56,8 +67,12 @@ pub struct AttributeProto {
     pub f: Option<f32>,
     #[prost(int64, optional, tag = "3")]
     pub i: Option<i64>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub s: Option<Vec<u8>>,
     #[prost(message, optional, tag = "5")]
     pub t: Option<TensorProto>,
+    #[prost(int64, repeated, tag = "8")]
+    pub ints: Vec<i64>,
 }
 
 /// A tensor with values.

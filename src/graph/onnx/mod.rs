@@ -2,24 +2,27 @@
 //!
 //! | ONNX | here |
 //! |---|---|
-//! | Gemm, MatMul with a matrix | dense |
+//! | Gemm, MatMul with a matrix or with as many as rows have | dense |
 //! | Add, Sub, Mul, Div, Relu, Tanh, Sigmoid, Softmax | the same |
+//! | BatchNormalization (as in inference), LayerNormalization | the same |
 //! | Gather (axis 0), Transpose, Concat | gather, transpose, concatenate |
 //! | Conv, MaxPool, AveragePool, GlobalAveragePool | convolution, max-pool, average-pool |
 //! | Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout (as in inference) | reshape |
 //! | Constant, initializers, inputs | parameters and inputs |
 //!
 //! Other operators are refused by name, with the node, and nodes with several outputs. Shapes are
-//! those of the file's `value_info`, and what follows from them; the shape of a tensor that is
-//! reshaped, transposed, concatenated, convolved or pooled and that is neither there nor given by a
-//! constant is unknown. Values are not read: whoever computes has them. A parameter that Gemm
-//! transposes (`transB`) is declared as it is multiplied, `[k, n]`.
+//! those of the file's `value_info`, and what follows from them and from attributes; what is
+//! reshaped to a shape that is no constant, squeezed or unsqueezed has an unknown one, if the file
+//! does not say it. Attributes that are not understood, or disagree with shapes, are refused with
+//! the node. Values are not read: whoever computes has them. A parameter that Gemm transposes
+//! (`transB`) is declared as it is multiplied, `[k, n]`.
 //!
 //! A rank comes from the [`Placement`], or from the entry `ringdove.rank` in the metadata of a
 //! node, an initializer or an input; the number of ranks from the placement, or from
 //! `ringdove.ranks` in the model's. Inputs and parameters without one are kept where they are read
 //! first. Errors name file, node and reason.
 
+mod attributes;
 mod messages;
 mod operators;
 
@@ -27,8 +30,8 @@ use super::build::{Builder, ExtentEntry, Result, Source, TensorEntry};
 use super::model::{Graph, OPERATORS_MAX, RANKS_MAX, TENSORS_MAX};
 use super::placement::Placement;
 use messages::{
-    Dimension, GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto,
-    ValueInfoProto,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, ValueInfoProto,
 };
 use prost::Message;
 use prost::bytes::Bytes;
@@ -100,7 +103,9 @@ impl Graph {
                 return Err(said(reason));
             }
         };
-        Reader::new(&source, graph, placement, ranks)?.read()
+        let of_default = |set: &&OperatorSetIdProto| matches!(&*set.domain, "" | "ai.onnx");
+        let operator_set = model.opset_import.iter().find(of_default).map(|set| set.version);
+        Reader::new(&source, graph, placement, ranks, operator_set)?.read()
     }
 }
 
@@ -139,6 +144,8 @@ struct Reader<'a> {
     transposed: HashSet<String>,
     /// Values of small parameters of whole numbers.
     values: HashMap<String, Vec<i64>>,
+    /// The version of the operators; none where the file does not say it.
+    operator_set: Option<i64>,
 }
 
 impl<'a> Reader<'a> {
@@ -147,6 +154,7 @@ impl<'a> Reader<'a> {
         graph: GraphProto,
         placement: Option<&'a Placement>,
         ranks: u32,
+        operator_set: Option<i64>,
     ) -> Result<Self> {
         let GraphProto { node, initializer, input, output, value_info } = graph;
         let mut reader = Self {
@@ -161,6 +169,7 @@ impl<'a> Reader<'a> {
             known: HashMap::new(),
             transposed: HashSet::new(),
             values: HashMap::new(),
+            operator_set,
         };
         for value in value_info.into_iter().chain(output) {
             reader.value(value)?;

@@ -1,14 +1,15 @@
 //! Operators of ONNX, as a graph has them.
 
 use super::super::build::{OperatorEntry, Result};
-use super::messages::{AttributeProto, Dimension, NodeProto};
+use super::messages::{AttributeProto, NodeProto};
 use super::{Known, RANK, Reader, number};
 use std::collections::HashMap;
 
 /// Operators of the default domain, and what they are here.
-const OPERATORS: [(&str, &str); 23] = [
+const OPERATORS: [(&str, &str); 25] = [
     ("Add", "add"),
     ("AveragePool", "average-pool"),
+    ("BatchNormalization", "batch-normalization"),
     ("Concat", "concatenate"),
     ("Conv", "convolution"),
     ("Div", "divide"),
@@ -18,6 +19,7 @@ const OPERATORS: [(&str, &str); 23] = [
     ("Gemm", "dense"),
     ("GlobalAveragePool", "average-pool"),
     ("Identity", "reshape"),
+    ("LayerNormalization", "layer-normalization"),
     ("MatMul", "dense"),
     ("MaxPool", "max-pool"),
     ("Mul", "multiply"),
@@ -111,26 +113,33 @@ impl Reader<'_> {
         let output = output.pop().unwrap_or_default();
         match op_type.as_str() {
             "Gemm" => self.gemm(&name, &input, &attribute)?,
-            "MatMul" => self.matrix(&name, input.get(1))?,
+            "MatMul" => self.matrix(&name, input.get(1), usize::MAX)?,
             "Gather" if whole(&attribute, "axis", 0) != 0 => {
                 return self.error("node", &name, "Gather of another axis than 0");
             }
-            _ if *kind == "reshape" => {
-                self.reshape(&op_type, &input, &output, whole(&attribute, "axis", 1));
-                input.truncate(1);
-            }
             _ => {}
         }
-        Ok(OperatorEntry { name, kind: (*kind).to_owned(), rank, inputs: input, output })
+        let attributes = match self.attributes(&op_type, &attribute, &input) {
+            Ok(attributes) => attributes,
+            Err(reason) => return self.error("node", &name, reason),
+        };
+        if *kind == "reshape" {
+            // Of a shape the values are what counts.
+            input.truncate(1);
+        }
+        let kind = (*kind).to_owned();
+        Ok(OperatorEntry { name, kind, rank, inputs: input, output, attributes })
     }
 
-    /// A product with something that is no matrix is another operator than a dense layer.
-    fn matrix(&self, name: &str, right: Option<&String>) -> Result<()> {
+    /// A product with something that is no matrix, nor many of them, is another operator than a
+    /// dense layer.
+    fn matrix(&self, name: &str, right: Option<&String>, most: usize) -> Result<()> {
         let known = right.and_then(|right| self.known.get(right));
         match known.and_then(|known| known.shape.as_ref()).map(Vec::len) {
-            None | Some(2) => Ok(()),
+            None => Ok(()),
+            Some(dimensions) if (2..=most).contains(&dimensions) => Ok(()),
             Some(dimensions) => {
-                let reason = format!("MatMul with a tensor of {dimensions} dimensions");
+                let reason = format!("a product with a tensor of {dimensions} dimensions");
                 self.error("node", name, reason)
             }
         }
@@ -146,7 +155,7 @@ impl Reader<'_> {
         if whole(given, "transA", 0) != 0 {
             return self.error("node", name, "Gemm that transposes its first input");
         }
-        self.matrix(name, inputs.get(1))?;
+        self.matrix(name, inputs.get(1), 2)?;
         if whole(given, "transB", 0) == 0 {
             return Ok(());
         }
@@ -163,34 +172,5 @@ impl Reader<'_> {
             shape.reverse();
         }
         Ok(())
-    }
-
-    /// Notes the shape of a reshaped tensor, where the file gives it in another way.
-    fn reshape(&mut self, kind: &str, inputs: &[String], output: &str, axis: i64) {
-        if self.known.get(output).is_some_and(|known| known.shape.is_some()) {
-            return;
-        }
-        let from = inputs.first().and_then(|input| self.known.get(input)).cloned();
-        let of_input = || {
-            let shape = from.as_ref()?.shape.as_ref()?;
-            shape.iter().map(|dimension| dimension.dim_value).collect::<Option<Vec<_>>>()
-        };
-        let shape = match kind {
-            "Identity" | "Dropout" => of_input(),
-            "Flatten" => of_input().and_then(|shape| {
-                let cut = usize::try_from(axis).ok().filter(|&cut| cut <= shape.len())?;
-                let product = |part: &[i64]| part.iter().try_fold(1i64, |a, &b| a.checked_mul(b));
-                Some(vec![product(&shape[..cut])?, product(&shape[cut..])?])
-            }),
-            "Reshape" => inputs.get(1).and_then(|shape| self.values.get(shape)).cloned(),
-            _ => None,
-        };
-        let Some(shape) = shape.filter(|shape| shape.iter().all(|&count| count > 0)) else {
-            return;
-        };
-        let data_type = from.map_or(0, |from| from.data_type);
-        let dimension = |count| Dimension { dim_value: Some(count), dim_param: None };
-        let shape = Some(shape.into_iter().map(dimension).collect());
-        self.known.insert(output.to_owned(), Known { data_type, shape, rank: None });
     }
 }

@@ -2,11 +2,13 @@
 
 use super::tree::{Facts, Refusal, Store, Tree, VERSION};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,12 +20,14 @@ const TTL: Duration = Duration::from_secs(1);
 pub struct Mounted<S> {
     tree: Mutex<Tree<S>>,
     owner: (u32, u32),
+    /// What is printed when the files are there.
+    greeting: String,
 }
 
 impl<S: Store> Mounted<S> {
-    pub fn new(tree: Tree<S>) -> Self {
+    pub fn new(tree: Tree<S>, greeting: String) -> Self {
         let owner = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
-        Self { tree: Mutex::new(tree), owner }
+        Self { tree: Mutex::new(tree), owner, greeting }
     }
 
     fn tree(&self) -> MutexGuard<'_, Tree<S>> {
@@ -79,6 +83,12 @@ fn empty(reply: ReplyEmpty, result: Result<(), Refusal>) {
 }
 
 impl<S: Store + Send + 'static> Filesystem for Mounted<S> {
+    fn init(&mut self, _request: &Request, _config: &mut KernelConfig) -> std::io::Result<()> {
+        // A closed output is no reason to end.
+        let _ = writeln!(std::io::stdout(), "{}", self.greeting);
+        Ok(())
+    }
+
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.tree().look_up(parent.0, text(name)) {
             Ok(facts) => reply.entry(&ttl(facts), &self.attributes(facts), Generation(0)),

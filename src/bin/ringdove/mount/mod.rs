@@ -53,7 +53,13 @@ fn mount(arguments: &Arguments) -> Result<(), String> {
     let job = serve::job(&arguments.job, launch.rank_count as usize)?;
     let model = job.model.clone();
     let client = Client::join(job, Role::Observer, &launch, &settings).map_err(text)?;
-    let mounted = Mounted::new(Tree::new(model, client)?);
+    let place = arguments.folder.join(model.name());
+    let greeting = format!(
+        "{}: a file for each tensor, until `umount {}`",
+        place.display(),
+        arguments.folder.display()
+    );
+    let mounted = Mounted::new(Tree::new(model, client)?, greeting);
     let mut options = Config::default();
     options.mount_options = vec![
         MountOption::FSName("ringdove".into()),

@@ -29,12 +29,20 @@ impl Trial {
         if let Some(reads) = measured {
             return Ok(Self { steps, base: None, reads });
         }
-        let base = steps + 1;
-        let largest = base.checked_pow(job.workers as u32).filter(|largest| *largest <= EXACT);
-        if job.optimizer != (Optimizer::Sgd { rate: 1.0 }) || largest.is_none() {
+        let given = job.optimizer;
+        if given != (Optimizer::Sgd { rate: 1.0 }) {
             return Err(format!(
-                "a trial that checks sums takes sgd with a rate of 1, and (steps + 1)^workers up \
-                 to {EXACT}: expected fewer steps than {steps}, or --measure"
+                "a trial that checks sums: expected sgd with a rate of 1, or --measure; \
+                 seen {given:?}"
+            ));
+        }
+        let base = steps.saturating_add(1);
+        let largest = base.checked_pow(job.workers as u32).filter(|largest| *largest <= EXACT);
+        if largest.is_none() {
+            let workers = job.workers;
+            return Err(format!(
+                "a trial that checks sums takes (steps + 1)^workers up to {EXACT}: expected fewer \
+                 steps than {steps} with {workers} workers, or --measure"
             ));
         }
         Ok(Self { steps, base: Some(base), reads: 0 })
@@ -179,5 +187,29 @@ fn wrong(what: &str, expected: impl ToString, seen: impl ToString) -> Error {
         what: format!("{what} (servers that are tried out)"),
         expected: expected.to_string(),
         seen: seen.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringdove::DataType;
+    use ringdove::serve::{Model, Tensor};
+
+    /// If this fails, whoever chose another optimizer is told to send fewer gradients.
+    #[test]
+    fn a_trial_that_cannot_check_says_what_to_change() {
+        let (data_type, shape) = (DataType::F32, vec![4]);
+        let tensor = Tensor { name: "t".to_owned(), data_type, shape };
+        let optimizer = Optimizer::Sgd { rate: 1.0 };
+        let job = Job { optimizer, ..Job::new(Model::of("m", vec![tensor]).unwrap(), 2, 2) };
+        let refused = |job: &Job, steps| Trial::of(job, steps, None).err().unwrap_or_default();
+        assert_eq!(refused(&job, 3), "");
+        let many = refused(&job, 5000);
+        assert!(many.contains("fewer steps than 5000 with 2 workers"), "{many}");
+        assert!(refused(&job, u64::MAX).contains("fewer steps"));
+        let other = Job { optimizer: Optimizer::Sgd { rate: 0.5 }, ..job };
+        let other = refused(&other, 3);
+        assert!(other.contains("rate: 0.5") && !other.contains("fewer"), "{other}");
     }
 }
