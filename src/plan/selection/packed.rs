@@ -33,7 +33,7 @@ impl Choice {
     }
 
     /// Blocks that share a tree.
-    pub(in crate::plan) fn blocks_of_tree(&self) -> u32 {
+    pub(crate) fn blocks_of_tree(&self) -> u32 {
         let trees = self.forest.as_ref().map_or(1, |forest| forest.trees().len() as u32);
         self.blocks / trees
     }
