@@ -185,6 +185,16 @@ impl Forest {
         uses.into_values().max().unwrap_or(0)
     }
 
+    /// The links that the rank with most of them has in all trees.
+    pub(super) fn links_max(&self) -> u64 {
+        let mut links = vec![0u64; self.rank_count as usize];
+        for (from, to) in self.trees.iter().flat_map(SpanningTree::links) {
+            links[from as usize] += 1;
+            links[to as usize] += 1;
+        }
+        links.into_iter().max().unwrap_or(0)
+    }
+
     /// The first tree alone, where each other one is the same with other ranks in its places: in
     /// the tree of the next root the next rank, around all of them.
     pub(crate) fn turning(&self) -> Option<Self> {

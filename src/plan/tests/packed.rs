@@ -198,6 +198,38 @@ fn several_blocks_share_a_tree() {
     }
 }
 
+/// If this fails, a communicator refuses its own plan: it has no room for more.
+#[test]
+fn programs_fit_the_memory_for_plans() {
+    let seed = 11;
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut shorter, mut longest) = (0, 0);
+    let path = |count: u32, root: u32| {
+        let rank = move |at| (root + at) % count;
+        (root, (1..count).map(|at| (rank(at - 1), rank(at))).collect())
+    };
+    for ranks in 2..=8 {
+        let roots: Vec<_> = (0..ranks).collect();
+        let paths: Vec<_> = roots.iter().map(|root| path(ranks, *root)).collect();
+        let paths = Arc::new(Forest::new(ranks, &paths).expect("paths"));
+        let forests =
+            (1..=6).map(|trees| random_forest(&mut random, (ranks, ranks), &roots, trees));
+        for forest in forests.chain([paths]) {
+            let request = request(ranks, 1 << 30);
+            let limits = Limits { stores: true, store_blocks: 32, ..limits(4, 1 << 20, 4) };
+            // As many as that have no lanes for each.
+            let Ok(choice) = select_packed(&request, &limits, &forest) else { continue };
+            shorter += u32::from(choice.slices < 16);
+            let draft = Draft::of(choice);
+            let bytes = (0..ranks).map(|rank| draft.encoded(rank).0.len()).max().expect("ranks");
+            longest = longest.max(bytes);
+            assert!(bytes <= 2 << 20, "{ranks} ranks, {}: {bytes}", forest.trees().len());
+        }
+    }
+    assert!(shorter > 0 && longest > 3 << 19, "{shorter} cut, {longest} bytes at most");
+}
+
 /// If this fails, the plan that is proved in place of a long one has other programs.
 #[test]
 fn what_stands_in_for_a_long_plan_has_its_programs() {
