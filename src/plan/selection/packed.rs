@@ -19,9 +19,9 @@ const BYTES_PER_BLOCK: u64 = 32 << 10;
 /// Messages of a round, where there is so much data: while one goes up a tree, those before it
 /// come down.
 const SLICES_MAX: u64 = 16;
-/// Messages of a round of all links of a rank: a communicator has memory for programs of 2 MiB, of
+/// Messages of a round of all links of a rank: a communicator has memory for programs of 3 MiB, of
 /// which an all-reduce takes up to 0.95 KiB for each.
-const LINK_SLICES_MAX: u64 = 2150;
+const LINK_SLICES_MAX: u64 = 3200;
 /// Messages are not cut below this for the sake of more of them.
 const SLICE_BYTES_MIN: u64 = 4 << 10;
 

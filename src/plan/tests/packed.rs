@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::plan::shared;
+use crate::topology::graph::CapacityGraph;
+use crate::topology::packing::alike;
 use std::sync::Arc;
 
 /// A tree of random links, of which those between nodes go along rails.
@@ -204,30 +206,30 @@ fn programs_fit_the_memory_for_plans() {
     let seed = 11;
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut shorter, mut longest) = (0, 0);
-    let path = |count: u32, root: u32| {
-        let rank = move |at| (root + at) % count;
-        (root, (1..count).map(|at| (rank(at - 1), rank(at))).collect())
+    let mut longest = 0;
+    let behind_a_switch = |ranks: u32| {
+        let mut graph = CapacityGraph::new();
+        let gpus: Vec<_> = (0..ranks).map(|rank| graph.gpu(rank.to_string())).collect();
+        let switch = graph.switch("switch");
+        gpus.into_iter().for_each(|gpu| graph.link(gpu, switch, 300).expect("a link"));
+        Arc::new(Forest::new(ranks, &alike(&graph).expect("trees")).expect("trees"))
     };
     for ranks in 2..=8 {
         let roots: Vec<_> = (0..ranks).collect();
-        let paths: Vec<_> = roots.iter().map(|root| path(ranks, *root)).collect();
-        let paths = Arc::new(Forest::new(ranks, &paths).expect("paths"));
         let forests =
             (1..=6).map(|trees| random_forest(&mut random, (ranks, ranks), &roots, trees));
-        for forest in forests.chain([paths]) {
+        for forest in forests.chain([behind_a_switch(ranks)]) {
             let request = request(ranks, 1 << 30);
             let limits = Limits { stores: true, store_blocks: 32, ..limits(4, 1 << 20, 4) };
-            // As many as that have no lanes for each.
+            // Where more trees use a link than there are lanes, there is no plan.
             let Ok(choice) = select_packed(&request, &limits, &forest) else { continue };
-            shorter += u32::from(choice.slices < 16);
             let draft = Draft::of(choice);
             let bytes = (0..ranks).map(|rank| draft.encoded(rank).0.len()).max().expect("ranks");
             longest = longest.max(bytes);
-            assert!(bytes <= 2 << 20, "{ranks} ranks, {}: {bytes}", forest.trees().len());
+            assert!(bytes <= 3 << 20, "{ranks} ranks, {}: {bytes}", forest.trees().len());
         }
     }
-    assert!(shorter > 0 && longest > 3 << 19, "{shorter} cut, {longest} bytes at most");
+    assert!(longest > 2 << 20, "{longest} bytes at most");
 }
 
 /// If this fails, the plan that is proved in place of a long one has other programs.
