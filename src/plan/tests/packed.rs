@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::plan::shared;
-use crate::topology::graph::CapacityGraph;
-use crate::topology::packing::alike;
 use std::sync::Arc;
 
 /// A tree of random links, of which those between nodes go along rails.
@@ -207,18 +205,26 @@ fn programs_fit_the_memory_for_plans() {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut longest = 0;
-    let behind_a_switch = |ranks: u32| {
-        let mut graph = CapacityGraph::new();
-        let gpus: Vec<_> = (0..ranks).map(|rank| graph.gpu(rank.to_string())).collect();
-        let switch = graph.switch("switch");
-        gpus.into_iter().for_each(|gpu| graph.link(gpu, switch, 300).expect("a link"));
-        Arc::new(Forest::new(ranks, &alike(&graph).expect("trees")).expect("trees"))
+    // As behind switches: paths whose neighbours are at all distances, with the root in the middle.
+    let paths = |ranks: u32| {
+        let rank = move |place: u32, turn: u32| match place % 2 {
+            1 => (place.div_ceil(2) + turn) % ranks,
+            _ => (ranks - place / 2 + turn) % ranks,
+        };
+        let middle = ranks / 2;
+        let tree = |turn| {
+            let down = (middle + 1..ranks).map(|at| (rank(at - 1, turn), rank(at, turn)));
+            let up = (0..middle).rev().map(|at| (rank(at + 1, turn), rank(at, turn)));
+            (rank(middle, turn), down.chain(up).collect())
+        };
+        let trees: Vec<_> = (0..ranks).map(tree).collect();
+        Arc::new(Forest::new(ranks, &trees).expect("paths"))
     };
     for ranks in 2..=8 {
         let roots: Vec<_> = (0..ranks).collect();
         let forests =
             (1..=6).map(|trees| random_forest(&mut random, (ranks, ranks), &roots, trees));
-        for forest in forests.chain([behind_a_switch(ranks)]) {
+        for forest in forests.chain([paths(ranks)]) {
             let request = request(ranks, 1 << 30);
             let limits = Limits { stores: true, store_blocks: 32, ..limits(4, 1 << 20, 4) };
             // Where more trees use a link than there are lanes, there is no plan.
