@@ -197,6 +197,85 @@ impl FromStr for CopyContext {
     }
 }
 
+/// Algorithms that differ only in where data waits, in slots or in registered buffers, and in who
+/// moves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlgorithmKind {
+    /// Rings.
+    Ring,
+    /// Every rank sends all others its data, in LL messages.
+    AllPairs,
+    /// Pairs at distances that double swap all that they have.
+    Doubling,
+    /// Pairs at distances that double swap halves.
+    Halving,
+    /// Every rank reduces its chunk, and sends the result to all.
+    TwoShot,
+    /// The same in registered buffers of all ranks, which GPU threads reach.
+    Symmetric,
+    /// Rings on each node, and rings over the nodes.
+    Hierarchical,
+    /// Along a chain of all ranks.
+    Chain,
+    /// Every rank sends every other rank what that one gets.
+    Exchange,
+    /// Between the root and every other rank.
+    Star,
+    /// Along a binomial tree.
+    Tree,
+    /// Parts of many ranks in each message, to distances that double.
+    Bruck,
+}
+
+impl AlgorithmKind {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Ring,
+        Self::AllPairs,
+        Self::Doubling,
+        Self::Halving,
+        Self::TwoShot,
+        Self::Symmetric,
+        Self::Hierarchical,
+        Self::Chain,
+        Self::Exchange,
+        Self::Star,
+        Self::Tree,
+        Self::Bruck,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::AllPairs => "all-pairs",
+            Self::Doubling => "doubling",
+            Self::Halving => "halving",
+            Self::TwoShot => "two-shot",
+            Self::Symmetric => "symmetric",
+            Self::Hierarchical => "hierarchical",
+            Self::Chain => "chain",
+            Self::Exchange => "exchange",
+            Self::Star => "star",
+            Self::Tree => "tree",
+            Self::Bruck => "bruck",
+        }
+    }
+}
+
+impl FromStr for AlgorithmKind {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or(())
+    }
+}
+
+impl fmt::Display for AlgorithmKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,16 +10,11 @@ mod case;
 mod hardware;
 
 use case::{Case, check};
+use hardware::chosen::chosen;
 use hardware::every::along_links;
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
 use hardware::{World, on_machine_env, on_virtual, run_bounded, settings, tool};
 use ringdove::{Algorithms, Collective, DataType, ReduceOp, Settings};
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::registry::Registry;
 
 const PARTS: &str = "RINGDOVE_TEST_PARTS";
 const SEED: &str = "RINGDOVE_TEST_SEED";
@@ -28,36 +23,6 @@ const SAMPLE: usize = 6;
 
 fn with_trees() -> Settings {
     Settings { algorithm: Algorithms::Trees, low_latency_bytes: 0, ..settings() }
-}
-
-/// Algorithms of the calls that were the first of their kind.
-#[derive(Clone, Default)]
-struct Chosen(Arc<Mutex<Vec<String>>>);
-
-impl Visit for Chosen {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "algorithm" {
-            self.0.lock().unwrap().push(format!("{value:?}"));
-        }
-    }
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Chosen {
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        if *event.metadata().level() == tracing::Level::INFO {
-            event.record(&mut self.clone());
-        }
-    }
-}
-
-/// Runs `body`, and gives the algorithms that it has used, each as often as a communicator has used
-/// it first for a kind of call.
-fn chosen(body: impl FnOnce()) -> Vec<String> {
-    let chosen = Chosen::default();
-    let subscriber = Registry::default().with(chosen.clone());
-    tracing::subscriber::with_default(subscriber, body);
-    let seen = chosen.0.lock().unwrap();
-    seen.clone()
 }
 
 /// Each collective with these counts, out of place and in place; all of them go along trees.

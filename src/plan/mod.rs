@@ -95,7 +95,9 @@ pub(crate) use selection::TREES_PER_LANE;
 pub(crate) use selection::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,
 };
-pub use selection::{Algorithm, Choice, Limits, PlanError, candidates, select, select_packed};
+pub use selection::{
+    Algorithm, Choice, Limits, PlanError, candidates, choose_of, select, select_packed,
+};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};

@@ -1,5 +1,6 @@
 //! Settings with named values.
 
+use crate::id::AlgorithmKind;
 use std::str::FromStr;
 
 /// Which plans are taken.
@@ -13,6 +14,8 @@ pub enum Algorithms {
     Table,
     /// Packed trees, where the machine has them; else what selection chooses.
     Trees,
+    /// Those of one kind, where ranks have one; else what selection chooses.
+    Only(AlgorithmKind),
 }
 
 impl FromStr for Algorithms {
@@ -23,18 +26,19 @@ impl FromStr for Algorithms {
             "auto" => Ok(Self::Auto),
             "table" => Ok(Self::Table),
             "trees" => Ok(Self::Trees),
-            _ => Err(()),
+            name => name.parse().map(Self::Only),
         }
     }
 }
 
 impl std::fmt::Display for Algorithms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Table => "table",
-            Self::Trees => "trees",
-        })
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Table => f.write_str("table"),
+            Self::Trees => f.write_str("trees"),
+            Self::Only(kind) => kind.fmt(f),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::plan::{
     self, Choice, CollectiveRequest, PlanError, PortResolver, Verified, VerifyError,
 };
+use crate::settings::Algorithms;
 use std::sync::Arc;
 
 /// The plan of a collective: where it is in device memory, or what must go there.
@@ -72,9 +73,12 @@ fn of_file(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Option<A
     Ok(Some(verified))
 }
 
-/// How a collective is done: by the plan that the cost model prefers, where it is asked (of
-/// all-reduces on a node, and where there are packed trees and nobody forbids them), else as
-/// selection says. All ranks choose alike.
+/// The name under which it is remembered that a warning has told of a missing plan.
+const NOT_BY_NAME: &str = "not by name";
+
+/// How a collective is done: by a plan of the kind that a setting names; by the plan that the
+/// cost model prefers, where it is asked (of all-reduces on a node, and where there are packed
+/// trees and nobody forbids them); else as selection says. All ranks choose alike.
 fn choose(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Choice, PlanError> {
     let process = &rank.process;
     if let Some(choice) = process.modelled(request)? {
@@ -82,10 +86,26 @@ fn choose(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Choice, P
     }
     let limits = process.limits(process.geometry.slot_bytes);
     let forest = process.asks_for_trees(request).then(|| process.forest(request)).flatten();
-    let Some(forest) = forest else { return plan::select(request, &limits) };
+    let by_name = match process.geometry.algorithm {
+        Algorithms::Only(kind) => Some(kind),
+        _ => None,
+    };
+    if forest.is_none() && by_name.is_none() {
+        return plan::select(request, &limits);
+    }
     let mut candidates = plan::candidates(request, &limits)?;
-    candidates.push(plan::select_packed(request, &process.limits_of_trees(), &forest)?);
-    Ok(candidates.swap_remove(process.chosen(&candidates)))
+    if let Some(forest) = forest {
+        candidates.push(plan::select_packed(request, &process.limits_of_trees(), &forest)?);
+    }
+    let choice = candidates.swap_remove(process.chosen(&candidates));
+    let moves = request.rank_count > 1 && request.bytes > 0;
+    let is_missing = by_name.is_some_and(|kind| choice.algorithm.kind() != Some(kind));
+    let (bytes, collective) = (request.bytes, request.collective.name());
+    if moves && is_missing && process.is_first(collective, NOT_BY_NAME) {
+        let (asked, taken) = (process.geometry.algorithm, choice.algorithm.name());
+        tracing::warn!(collective, bytes, %asked, taken, "ranks have no such plan for this call");
+    }
+    Ok(choice)
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.

@@ -190,7 +190,7 @@ impl Geometry {
         match self.algorithm {
             Algorithms::Trees => self.store_blocks > 0,
             Algorithms::Auto => self.store_blocks > 0 && !self.reproducible,
-            Algorithms::Table => false,
+            Algorithms::Table | Algorithms::Only(_) => false,
         }
     }
 

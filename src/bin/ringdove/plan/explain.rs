@@ -9,7 +9,8 @@ use ringdove::cost::{
 };
 use ringdove::id::EngineKind;
 use ringdove::plan::{
-    Choice, Collective, CollectiveRequest, Forest, Limits, RingOrder, candidates, select_packed,
+    Choice, Collective, CollectiveRequest, Forest, Limits, RingOrder, candidates, choose_of,
+    select_packed,
 };
 use ringdove::topology::machine::{Joined, Machine};
 use ringdove::topology::ranks::{RankGpu, capacities, order_of_nodes};
@@ -290,6 +291,7 @@ impl Scene {
         let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
         let taken = match self.settings.algorithm {
             Algorithms::Trees if has_trees => all.len() - 1,
+            Algorithms::Only(kind) => choose_of(kind, &all).unwrap_or(0),
             Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
                 self.model.choose(&all, self.moved)
             }
@@ -330,9 +332,16 @@ impl Scene {
     fn why(&self, candidates: &[Candidate], chosen: usize, from_table: bool) -> String {
         let best = candidates[0].choice.algorithm.name();
         let is_all_reduce = candidates[0].choice.request.collective == Collective::AllReduce;
+        let kind = candidates[chosen].choice.algorithm.kind();
+        let by_name = format!("RINGDOVE_ALGORITHM={} asks for it", self.settings.algorithm);
         let reason = match self.settings.algorithm {
+            Algorithms::Only(asked) if kind == Some(asked) => &by_name,
+            Algorithms::Only(_) => {
+                "the table of selection has it; no candidate is of the kind \
+                                    that RINGDOVE_ALGORITHM asks for"
+            }
             _ if from_table => "the table of selection has it (src/plan/selection.rs)",
-            Algorithms::Trees => "RINGDOVE_ALGORITHM=trees asks for it",
+            Algorithms::Trees => &by_name,
             _ if self.modelled && is_all_reduce => {
                 "the model gives it the least time, for all sizes of its class"
             }
