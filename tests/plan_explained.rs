@@ -52,14 +52,16 @@ fn candidates_are_listed_with_their_times_and_the_choice() {
         assert!(small.lines().any(|line| line.starts_with(taken)), "{small}");
     }
 
-    let text = explained(&switched, &["-b", "16M"]).unwrap();
+    let text = explained(&switched, &["-b", "1M"]).unwrap();
     assert!(text.contains("profile a100") && text.contains("* two-shot, stores"), "{text}");
+    let text = explained(&switched, &["-b", "16M"]).unwrap();
+    assert!(text.contains("* packed trees") && text.contains("  two-shot, stores"), "{text}");
     assert!(!text.contains("in switches"), "A100's switches do not reduce: {text}");
     let reducing = path("h100.xml");
     export("dgx-h100", Path::new(&reducing));
     let text = explained(&reducing, &["-b", "64M"]).unwrap();
     let line = text.lines().find(|line| line.starts_with("  in switches")).expect(&text);
-    assert!(line.contains("planned, not run") && text.contains("* two-shot, stores"), "{text}");
+    assert!(line.contains("planned, not run") && text.contains("* packed trees"), "{text}");
     let text = explained(&box_of_pcie, &["-b", "16M", "--profile", "pcie4"]).unwrap();
     assert!(text.contains("* ring staged") && text.contains("PCI"), "{text}");
     assert!(!text.contains("packed trees"), "{text}");

@@ -9,8 +9,6 @@ use crate::plan::{
     Algorithm, Choice, CollectiveRequest, Forest, GRANULE_BYTES, Limits, PlanError, candidates,
     select_packed,
 };
-use crate::topology::machine::CLASS_GPU;
-use crate::topology::ranks::RankGpu;
 use std::sync::Arc;
 
 /// Classes between a size and its double.
@@ -65,12 +63,6 @@ impl Means<'_> {
 /// From so many bytes on, packed trees are among the plans.
 pub const TREES_BYTES_MIN: u64 = 64 << 10;
 
-/// May trees beat two hops? They do where NVLinks lead from GPU to GPU: NVSwitches give each two
-/// GPUs the whole rate, of which two hops leave nothing.
-pub fn has_mesh(gpus: &[RankGpu]) -> bool {
-    gpus.iter().flat_map(|gpu| &gpu.nvlinks).any(|links| links.class == CLASS_GPU)
-}
-
 /// The largest request of the class of this one.
 pub fn largest_of_class(request: &CollectiveRequest) -> CollectiveRequest {
     let bytes = request.bytes;
@@ -91,9 +83,7 @@ impl Model {
         moved: Moved,
     ) -> Result<Way, PlanError> {
         let all = means.plans(&largest_of_class(request))?;
-        let cost = |choice: &Choice| self.predict(choice, moved).map_or(f64::MAX, |it| it.us);
-        let costs = all.iter().map(cost).enumerate();
-        let best = costs.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(nth, _)| nth);
-        Ok(Way::of(&all[best]))
+        let best = self.cheapest(&all, moved, f64::MAX);
+        Ok(Way::of(&all[best.unwrap_or(0)]))
     }
 }

@@ -14,18 +14,22 @@
 //! `hw-sim/cli`). All times are modelled, whatever machine they are printed on.
 //!
 //! * `chooser`: how all-reduces of a node are done
+//! * `played`: how much of a plan is played
 //! * [`profile`]: constants with units and sources, in files
 //! * [`ways`]: links between ranks' GPUs
 //! * `run`: one run of a plan
 
 mod chooser;
+mod played;
 pub mod profile;
 mod run;
 #[cfg(test)]
 mod tests;
 pub mod ways;
 
-pub use chooser::{Means, TREES_BYTES_MIN, Way, has_mesh, largest_of_class};
+use played::Until;
+
+pub use chooser::{Means, TREES_BYTES_MIN, Way, largest_of_class};
 pub use profile::Profile;
 pub use run::{Moved, Span};
 pub use ways::Ways;
@@ -34,9 +38,6 @@ use crate::error::Result;
 use crate::plan::{Choice, Collective, CollectiveRequest, build};
 use crate::topology::in_switch::InSwitch;
 use crate::topology::ranks::RankGpu;
-
-/// Messages of a lane after which rounds last as long as those before: there are as many slots.
-const MESSAGES_PLAYED: u32 = 3;
 
 /// What a plan costs in the model.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +99,7 @@ impl Model {
 
     /// What a choice costs; `None` for another number of ranks than the machine has.
     pub fn predict(&self, choice: &Choice, moved: Moved) -> Option<Prediction> {
-        predict(choice, &self.profile, &self.ways, moved)
+        self.play(choice, moved, Until::End)
     }
 
     /// µs of an all-reduce by multicast and reduction in switches between these GPUs, if they have
@@ -116,64 +117,34 @@ impl Model {
     /// Of candidates, of which the first is what the table of selection has: the one that costs
     /// least, if it is so much better than the first that it is taken; of equals, the first.
     pub fn choose(&self, candidates: &[Choice], moved: Moved) -> usize {
-        let costs = |(nth, choice)| Some((nth, self.predict(choice, moved)?.us));
-        let all: Vec<(usize, f64)> = candidates.iter().enumerate().filter_map(costs).collect();
-        let best = all.iter().min_by(|a, b| a.1.total_cmp(&b.1));
-        match (all.first(), best) {
-            (Some((0, table)), Some((nth, us))) if *us <= SHARE_MAX * table => *nth,
-            _ => 0,
+        let table = candidates.first().and_then(|first| self.predict(first, moved));
+        let Some(table) = table else { return 0 };
+        self.cheapest(candidates, moved, SHARE_MAX * table.us).unwrap_or(0)
+    }
+
+    /// Of candidates, the one that costs least, and at most so much; of equals, the first. What is
+    /// seen to cost more than one before is played no further.
+    fn cheapest(&self, candidates: &[Choice], moved: Moved, us_max: f64) -> Option<usize> {
+        let mut best = (us_max, None);
+        for (nth, choice) in candidates.iter().enumerate() {
+            // Of the last one it suffices that it costs less than all others.
+            let until = match nth + 1 < candidates.len() || best.1.is_none() {
+                true => Until::Above(best.0),
+                false => Until::Decided(best.0),
+            };
+            let seen = self.play(choice, moved, until).map(|it| it.us);
+            let is_better = |us: &f64| *us < best.0 || *us == best.0 && best.1.is_none();
+            if let Some(us) = seen.filter(is_better) {
+                best = (us, Some(nth));
+            }
         }
+        best.1
     }
-}
-
-/// Predicts what a choice costs; `None` where there are no ways between so many ranks.
-fn predict(choice: &Choice, profile: &Profile, ways: &Ways, moved: Moved) -> Option<Prediction> {
-    if choice.request.rank_count != ways.rank_count() {
-        return None;
-    }
-    let play = |choice: &Choice| run::run(&build(choice), profile, ways, moved, false);
-    let [few, more] = rounds_played(choice.slices);
-    if choice.rounds <= more {
-        let run = play(choice);
-        return Some(Prediction { us: run.end, limit: limit(&run, ways) });
-    }
-    let played = [few, more].map(|rounds| {
-        let mut short = choice.clone();
-        short.request.bytes = u64::from(rounds) * choice.round_bytes();
-        short.set_slice_bytes(choice.slice_bytes);
-        play(&short)
-    });
-    let [short, long] = played;
-    let rounds = choice.request.bytes as f64 / choice.round_bytes() as f64;
-    let us = long.end + (long.end - short.end) * (rounds - f64::from(more));
-    Some(Prediction { us, limit: limit(&long, ways) })
-}
-
-/// Rounds that stand for those of a longer plan of so many messages a round: what one more costs is
-/// the difference. The second number is one more than the first.
-fn rounds_played(slices: u32) -> [u32; 2] {
-    let few = MESSAGES_PLAYED.div_ceil(slices.max(1));
-    [few, few + 1]
 }
 
 /// The messages of a plan, and the links that carry them when, with the time at which all is done.
 pub fn spans(choice: &Choice, profile: &Profile, ways: &Ways, moved: Moved) -> (Vec<Span>, f64) {
-    let run = run::run(&build(choice), profile, ways, moved, true);
+    let asked = run::Asked { spans: true, ..run::Asked::END };
+    let run = run::run(&build(choice), profile, ways, moved, asked);
     (run.spans, run.end)
-}
-
-fn limit(run: &run::Run, ways: &Ways) -> Limit {
-    let share = |busy: f64| if run.end > 0.0 { busy / run.end } else { 0.0 };
-    let busiest = (0..).zip(&run.links).max_by(|a, b| a.1.total_cmp(b.1));
-    let link = busiest.map_or(Limit::Latency, |(number, busy)| {
-        Limit::Link(ways.name(ways::LinkId(number)).to_owned(), share(*busy))
-    });
-    let of_link = busiest.map_or(0.0, |(_, busy)| *busy);
-    let all = [
-        (of_link, link),
-        (run.engine, Limit::Engine(share(run.engine))),
-        (run.block, Limit::Blocks(share(run.block))),
-    ];
-    let most = all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("three");
-    if share(most.0) < 0.5 { Limit::Latency } else { most.1 }
 }

@@ -30,7 +30,7 @@ pub struct Moved {
 /// What a run took, and who was busy how long.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// When the last block has ended. µs.
+    /// When the last block has ended, or the run was stopped. µs.
     pub end: f64,
     /// The busiest block, and how long it did something else than wait.
     pub block: f64,
@@ -135,14 +135,22 @@ struct World<'a> {
     wants_spans: bool,
 }
 
+/// What is wanted of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    /// The messages of links, too.
+    pub spans: bool,
+    /// Not what comes after this time: there the run stops. µs.
+    pub until: f64,
+}
+
+impl Asked {
+    /// All of it, but no messages.
+    pub const END: Self = Self { spans: false, until: f64::MAX };
+}
+
 /// Plays a plan. Ways are those of its ranks.
-pub(super) fn run(
-    plan: &Plan,
-    profile: &Profile,
-    ways: &Ways,
-    moved: Moved,
-    wants_spans: bool,
-) -> Run {
+pub(super) fn run(plan: &Plan, profile: &Profile, ways: &Ways, moved: Moved, asked: Asked) -> Run {
     let ranks = plan.ranks.len();
     let mut lane_numbers = HashMap::new();
     let mut world = World {
@@ -167,7 +175,7 @@ pub(super) fn run(
             spans: Vec::new(),
         },
         engine_busy: vec![0.0; ranks],
-        wants_spans,
+        wants_spans: asked.spans,
     };
     for (rank, program) in (0..).zip(&plan.ranks) {
         world.blocks_of_rank.push(program.blocks.len() as u32);
@@ -212,6 +220,10 @@ pub(super) fn run(
         }
         let Some(Reverse((at, number, event))) = world.due.pop() else { break };
         let at = f64::from_bits(at);
+        if at > asked.until {
+            world.run.end = world.run.end.max(at);
+            break;
+        }
         match event {
             Event::Block(block) => world.walk(block),
             Event::Store(block) => world.store(block),

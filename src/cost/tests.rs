@@ -1,10 +1,13 @@
 //! The model against what must hold of any: bytes over rates, rounds, and links that are there.
 
+use super::played::fewer_blocks;
+use super::run::Asked;
 use super::*;
 use crate::plan::tests::request;
-use crate::plan::{Limits, select};
-use crate::topology::machine::{CLASS_GPU, NvLinks};
+use crate::plan::{Forest, Limits, select, select_packed};
+use crate::topology::machine::{CLASS_GPU, CLASS_NVSWITCH, NvLinks};
 use crate::topology::pci::PciAddress;
+use std::sync::Arc;
 
 fn at(bus: u8) -> PciAddress {
     PciAddress { domain: 0, bus, device: 0, function: 0 }
@@ -51,7 +54,7 @@ fn large_data_takes_what_its_links_take_and_rounds_cost_alike() {
             seen >= least && seen < 1.3 * least,
             "{mebibytes} MiB: {seen} us, {least} at least"
         );
-        let whole = run::run(&build(&choice), &model.profile, &model.ways, MOVED, false).end;
+        let whole = run::run(&build(&choice), &model.profile, &model.ways, MOVED, Asked::END).end;
         assert!((seen / whole - 1.0).abs() < 0.05, "{mebibytes} MiB: {seen} us, {whole} played");
     }
 }
@@ -134,8 +137,75 @@ fn sizes_of_a_class_go_one_way() {
     assert!(ways.len() > 1, "one way for all sizes: {ways:?}");
 }
 
-/// If this fails, trees are packed where they gain nothing, or are not where they do.
+/// If this fails, plans of many blocks are timed by a few that stand for others than them.
 #[test]
-fn trees_are_for_links_between_gpus() {
-    assert!(has_mesh(&gpus(4, 2)) && !has_mesh(&gpus(4, 0)));
+fn a_few_blocks_take_as_long_as_all_that_do_the_same() {
+    let model = Model::of(&gpus(4, 2), 4, None).unwrap();
+    let limits = limits_of_stores();
+    let choice = select(&CollectiveRequest::new(Collective::AllReduce, 4, 4 << 20), &limits);
+    let choice = choice.expect("a plan");
+    let moved = Moved { by_device: false, stores: true };
+    let few = fewer_blocks(&choice, &model.profile, &model.ways).expect("fewer").0;
+    assert!(few.blocks < choice.blocks && few.rounds == choice.rounds, "{few:?}");
+    let whole = run::run(&build(&choice), &model.profile, &model.ways, moved, Asked::END).end;
+    let seen = model.predict(&choice, moved).expect("few ranks").us;
+    assert!((seen / whole - 1.0).abs() < 0.05, "{seen} us for {whole}");
+}
+
+/// GPUs behind an NVSwitch, and a tree of each: a path from its root on.
+fn switched(count: u8) -> (Vec<RankGpu>, Arc<Forest>) {
+    let links = || vec![NvLinks { to: at(0x90), count: 12, class: CLASS_NVSWITCH }];
+    let gpus = gpus(count, 0).into_iter().map(|gpu| RankGpu { nvlinks: links(), ..gpu }).collect();
+    let count = u32::from(count);
+    let path = |root| (0..count - 1).map(move |at| ((root + at) % count, (root + at + 1) % count));
+    let trees: Vec<_> = (0..count).map(|root| (root, path(root).collect())).collect();
+    (gpus, Arc::new(Forest::new(count, &trees).expect("trees")))
+}
+
+fn limits_of_stores() -> Limits {
+    Limits { stores: true, store_blocks: 32, nvlink: true, ..Limits::new(4, 1 << 20, 4) }
+}
+
+/// If this fails, trees behind switches are timed by one that stands for others than them.
+#[test]
+fn one_tree_takes_as_long_as_all_that_turn() {
+    let (gpus, forest) = switched(4);
+    let model = Model::of(&gpus, 4, None).unwrap();
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        let asked = CollectiveRequest::new(collective, 4, 6 << 20);
+        let choice = select_packed(&asked, &limits_of_stores(), &forest).unwrap();
+        let few = fewer_blocks(&choice, &model.profile, &model.ways).expect("fewer").0;
+        assert!(few.blocks * 4 == choice.blocks && few.rounds == choice.rounds, "{few:?}");
+        let whole = run::run(&build(&choice), &model.profile, &model.ways, MOVED, Asked::END).end;
+        let seen = us(&model, &choice);
+        assert!((seen / whole - 1.0).abs() < 0.05, "{collective:?}: {seen} us for {whole}");
+    }
+    // No GPU stands for others that have more links.
+    let mut gpus = gpus;
+    gpus[3].nvlinks[0].count = 6;
+    let uneven = Model::of(&gpus, 4, None).unwrap();
+    assert!(model.ways.folded().is_some() && uneven.ways.folded().is_none());
+}
+
+/// If this fails, plans that are played no further than it takes to choose are chosen otherwise
+/// than by what they cost.
+#[test]
+fn what_is_played_in_part_is_chosen_as_if_it_were_played() {
+    let (behind, forest) = switched(4);
+    let limits = limits_of_stores();
+    let mut taken = std::collections::BTreeSet::new();
+    for gpus in [behind, gpus(4, 1), gpus(4, 0)] {
+        let model = Model::of(&gpus, 4, None).unwrap();
+        let means = Means { limits, forest: Some(&forest) };
+        for bytes in (10..31).map(|power| 3 << power) {
+            let all = means.plans(&request(4, bytes)).unwrap();
+            let costs: Vec<_> = all.iter().map(|choice| us(&model, choice)).collect();
+            let least = costs.iter().copied().fold(f64::MAX, f64::min);
+            let nth = model.cheapest(&all, MOVED, f64::MAX).expect("one");
+            assert_eq!(costs[nth], least, "{bytes} of {costs:?}");
+            assert_eq!(model.cheapest(&all, MOVED, 0.9 * least), None);
+            taken.insert(all[nth].algorithm.name());
+        }
+    }
+    assert!(taken.len() > 2 && taken.contains("packed trees"), "{taken:?}");
 }

@@ -9,7 +9,7 @@ use crate::topology::ranks::RankGpu;
 use std::collections::HashMap;
 
 /// A link in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
 /// A way.
@@ -174,6 +174,51 @@ impl Ways {
         }
         let Building { names, rates, .. } = building;
         Ok(Self { rank_count: gpus.len() as u32, per_node, names, rates, over_all, over_pci })
+    }
+
+    /// The same ways with this share of what each link carries.
+    pub(super) fn shared(&self, share: f64) -> Self {
+        let rates = self.rates.iter().map(|rate| rate * share).collect();
+        Self { rates, ..self.clone() }
+    }
+
+    /// Where the way between each two ranks is out of the one and into the other, and all ranks'
+    /// links are alike: the same ways with the links of one rank for all of them.
+    pub(super) fn folded(&self) -> Option<Self> {
+        let ranks = self.rank_count;
+        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+        let pairs = pairs.filter(|(from, to)| from != to);
+        let [out, into] = *self.over_all.get(1)?.links else { return None };
+        let mut of_rank = vec![[None; 2]; ranks as usize];
+        for (from, to) in pairs {
+            let way = self.between(from, to, false);
+            let &[first, second] = &way.links[..] else { return None };
+            let is_own = *of_rank[from as usize][0].get_or_insert(first) == first
+                && *of_rank[to as usize][1].get_or_insert(second) == second;
+            let is_alike = self.rate(first) == self.rate(out)
+                && self.rate(second) == self.rate(into)
+                && way.latency == self.over_all[1].latency;
+            if !is_own || !is_alike {
+                return None;
+            }
+        }
+        let mut all: Vec<_> = of_rank.into_iter().flatten().collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.len() != 2 * ranks as usize {
+            return None;
+        }
+        let way = |way: &Way| match way.links.is_empty() {
+            true => way.clone(),
+            false => Way { links: vec![LinkId(0), LinkId(1)], latency: way.latency },
+        };
+        Some(Self {
+            names: [out, into].map(|link| self.name(link).to_owned()).to_vec(),
+            rates: [out, into].map(|link| self.rate(link)).to_vec(),
+            over_all: self.over_all.iter().map(way).collect(),
+            over_pci: self.over_all.iter().map(way).collect(),
+            ..self.clone()
+        })
     }
 
     /// Ranks.

@@ -179,6 +179,11 @@ fn numbers(
     }
 }
 
+/// From the first element of a window on to behind its last one.
+fn reach(kernel: u64, dilation: u64) -> u64 {
+    dilation.saturating_mul(kernel - 1).saturating_add(1)
+}
+
 /// The window that slides over an image of `extents`, and the extents of what it gives.
 fn slide(
     entry: &mut AttributesEntry,
@@ -202,7 +207,7 @@ fn slide(
     let ceiling = entry.ceiling.take().unwrap_or(false);
     let mut given = Vec::new();
     for (at, extent) in extents.iter().enumerate() {
-        let reach = dilations[at].saturating_mul(kernel[at] - 1).saturating_add(1);
+        let reach = reach(kernel[at], dilations[at]);
         let Some(size) = fixed(extent) else {
             if same.is_some() {
                 return Err(format!("edges that follow from {extent}, which is not known"));
@@ -297,7 +302,7 @@ fn pool(
     };
     let (mut sliding, extents) = slide(entry, kernel, image, extents)?;
     for at in 0..extents.len() {
-        let reach = sliding.dilations[at].saturating_mul(sliding.kernel[at] - 1).saturating_add(1);
+        let reach = reach(sliding.kernel[at], sliding.dilations[at]);
         if sliding.before[at].max(sliding.after[at]) >= reach {
             return Err("windows that see nothing but the edge".to_owned());
         }

@@ -185,6 +185,30 @@ impl Forest {
         uses.into_values().max().unwrap_or(0)
     }
 
+    /// The links that the rank with most of them has in all trees.
+    pub(super) fn links_max(&self) -> u64 {
+        let mut links = vec![0u64; self.rank_count as usize];
+        for (from, to) in self.trees.iter().flat_map(SpanningTree::links) {
+            links[from as usize] += 1;
+            links[to as usize] += 1;
+        }
+        links.into_iter().max().unwrap_or(0)
+    }
+
+    /// The first tree alone, where each other one is the same with other ranks in its places: in
+    /// the tree of the next root the next rank, around all of them.
+    pub(crate) fn turning(&self) -> Option<Self> {
+        let (first, ranks) = (self.trees.first()?, self.rank_count);
+        let is_turned = |(turn, tree): (u32, &SpanningTree)| {
+            let after = |rank: u32| (rank + turn) % ranks;
+            let above = |rank| tree.parent(after(rank)) == first.parent(rank).map(after);
+            tree.root == after(first.root) && (0..ranks).all(above)
+        };
+        let is_all = self.trees.len() as u32 == ranks && (0..).zip(&self.trees).all(is_turned);
+        let alone = || Self { trees: vec![first.clone()], places: vec![0], ..self.clone() };
+        is_all.then(alone)
+    }
+
     /// A tree, and its number among those of its root.
     pub(super) fn tree(&self, number: u32) -> (&SpanningTree, u32) {
         (&self.trees[number as usize], self.places[number as usize])
@@ -205,6 +229,10 @@ mod tests {
         assert_eq!((forest.root(), forest.trees_per_root()), (None, 1));
         assert_eq!(Forest::new(3, &all[1..2]).unwrap().root(), Some(1));
         assert_eq!(forest.trees()[0].depth(), 2);
+        assert_eq!(forest.turning(), Some(Forest::new(3, &all[..1]).unwrap()));
+        let star = (1, vec![(1, 0), (1, 2)]);
+        let others = [all[0].clone(), star, all[2].clone()];
+        assert_eq!(Forest::new(3, &others).unwrap().turning(), None);
         let refused = |rank_count, trees: &[(u32, Vec<(u32, u32)>)], part: &str| {
             let error = Forest::new(rank_count, trees).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -87,6 +87,7 @@ pub use import::{ImportError, ImportedPlan, SCRATCH_BYTES_MAX};
 pub use in_switch::InSwitch;
 pub use lacks::lacks;
 pub use order::{ORDERED_RANKS_MAX, RingOrder};
+pub(crate) use packed_trees::SLICES_AHEAD;
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use scratch::places;

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 
 /// Slices that a rank is ahead for each link to the root: see above. As many as a lane of stores
 /// has slots: with one, all-reduces along deep trees wait for signals.
-const SLICES_AHEAD: u32 = 2;
+pub(crate) const SLICES_AHEAD: u32 = 2;
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {

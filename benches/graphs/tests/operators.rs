@@ -1,18 +1,14 @@
-//! Operators of ONNX files on a GPU, beside the same on the CPU; and over two ranks.
+//! Operators of ONNX files on a GPU, beside the same on the CPU.
 
 #[path = "../../../tests/hardware/mod.rs"]
 mod hardware;
 mod reference;
 
-use hardware::{is_left_out, on_machine_with, settings, try_join_with};
+use hardware::{on_machine_with, settings, try_join_with};
 use reference::{Values, compute};
-use ringdove::Settings;
 use ringdove::graph::{Kind, TensorNumber};
-use ringdove::window::Windows;
 use ringdove_graphs::executor::{Executor, counts};
 use ringdove_graphs::models::NETWORKS;
-use ringdove_graphs::ways::alone;
-use ringdove_graphs::{Measured, Model, Way};
 use std::collections::BTreeMap;
 
 /// Kernels take exponentials by an approximation: 2 units in the last place of 2^x, for an x that
@@ -68,46 +64,4 @@ fn each_operator_of_small_networks_is_what_its_definition_says() {
             all.split_whitespace().collect::<Vec<_>>()
         );
     });
-}
-
-/// Every way of transfers gives what one rank alone computes, bit for bit, twice.
-fn over_two_ranks(model: &Model) {
-    if is_left_out("a rank on each virtual node") {
-        return;
-    }
-    on_machine_with("pcie4 x 2", &["--procs", "2"], || {
-        let ranks = try_join_with(1, Settings { user_lanes: 1, ..settings() }).unwrap();
-        let rank = &ranks[0];
-        let stream = rank.context().new_stream().unwrap();
-        let expected = alone(model, rank, &stream);
-        assert!(expected.iter().any(|value| value.abs() > 1e-3), "zeros prove nothing");
-        let windows = Windows::open(rank, 0).unwrap();
-        let mut results = 0;
-        for way in Way::ALL {
-            let mut measured = Measured::new(rank, &windows, &stream, model, way);
-            for step in 0..2 {
-                measured.forget();
-                measured.iterate();
-                if let Some(seen) = measured.result() {
-                    assert!(seen == expected, "{}, {}, step {step}", model.name, way.name());
-                    results += 1;
-                }
-            }
-            measured.finish();
-        }
-        // The last operator is on the last rank.
-        assert_eq!(results, if rank.rank() == 1 { 2 * Way::ALL.len() } else { 0 });
-        rank.barrier(&stream).unwrap();
-        stream.synchronize().unwrap();
-    });
-}
-
-#[test]
-fn a_convolutional_network_is_the_same_on_two_ranks() {
-    over_two_ranks(&NETWORKS[0]);
-}
-
-#[test]
-fn a_transformer_block_is_the_same_on_two_ranks() {
-    over_two_ranks(&NETWORKS[1]);
 }

@@ -37,6 +37,6 @@ mod result;
 mod variables;
 
 pub use absent::ABSENT;
-pub use ep::{FUNCTIONS as EP_FUNCTIONS, ringdoveNcclEp};
+pub use ep::{FUNCTIONS as EP_FUNCTIONS, pncclRingdoveEp};
 pub use functions::SUPPORTED;
 pub use refused::REFUSED;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// `ncclInvalidUsage`: the other library is not ringdove's.
 const INVALID_USAGE: c_int = 5;
 /// Where the other library tells its functions.
-const FINDER: &CStr = c"ringdoveNcclEp";
+const FINDER: &CStr = c"pncclRingdoveEp";
 const LIBRARY: &CStr = c"libnccl.so.2";
 
 type Finder = unsafe extern "C" fn(*const c_char) -> *const c_void;

@@ -3,12 +3,12 @@
 
 use super::geometry::{Geometry, Nodes};
 use super::sync::lock;
-use crate::cost::{Model, Profile, has_mesh};
+use crate::cost::{Model, Profile};
 use crate::error::{Error, Result};
 use crate::plan::{Forest, TREES_PER_LANE};
 use crate::settings::Algorithms;
 use crate::topology::graph::{CapacityGraph, NodeId};
-use crate::topology::packing::{Roots, Shape, pack, pack_in_shape};
+use crate::topology::packing::{Roots, Shape, alike, pack_in_shape, rate};
 use crate::topology::ranks::{RankGpu, capacities};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -43,11 +43,6 @@ impl Forests {
     /// Do ranks of a node share a GPU, as far as that is known?
     pub fn share_gpus(&self, geometry: &Geometry) -> bool {
         self.known().is_some_and(|gpus| share_gpus(&gpus, ranks_of_node(geometry)))
-    }
-
-    /// Are there NVLinks from GPU to GPU, as far as that is known?
-    pub fn has_mesh(&self) -> bool {
-        self.known().is_some_and(|gpus| has_mesh(&gpus))
     }
 
     /// The GPUs of all ranks, where each is known.
@@ -146,6 +141,12 @@ fn ranks_of_node(geometry: &Geometry) -> u32 {
 /// # Errors
 /// As [`pack_in_shape`]; [`Error::Argument`] where each root would have less than one tree.
 pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, lanes: u32) -> Result<Forest> {
+    let rank_count = graph.gpus().count() as u32;
+    let closed = root.is_none().then(|| alike(graph)).flatten();
+    // No two ranks have a link in more than two of those.
+    if let Some(trees) = closed.filter(|_| lanes >= 2 && rank_count <= lanes * TREES_PER_LANE) {
+        return forest_of(rank_count, &trees);
+    }
     let many = pack_trees(graph, root, lanes.saturating_mul(TREES_PER_LANE))?;
     // Of a tree, no two ranks have two links.
     if many.uses_max(true) <= lanes { Ok(many) } else { pack_trees(graph, root, lanes) }
@@ -166,10 +167,9 @@ fn pack_trees(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> Resul
         let expected = format!("at least {count}, one for each root");
         return Err(Error::argument("trees", expected, trees_max));
     }
-    let exact = pack(graph, &roots, None)?;
-    let trees = match exact.trees_per_root <= u64::from(per_root) {
-        true => exact.trees_per_root,
-        false => best(graph, &roots, per_root)?,
+    let trees = match rate(graph, &roots, None)? {
+        (trees, _) if trees <= u64::from(per_root) => trees,
+        _ => best(graph, &roots, per_root)?,
     };
     // Narrow trees take many tries, so only these are.
     let packing = pack_in_shape(graph, &roots, Some(trees), Shape::Narrow)?;
@@ -179,18 +179,22 @@ fn pack_trees(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> Resul
         let links: Vec<_> = tree.links.iter().map(|link| (link.from.0, link.to.0)).collect();
         trees.extend((0..tree.copies).map(|_| (tree.root.0, links.clone())));
     }
-    Forest::new(rank_count, &trees)
+    forest_of(rank_count, &trees)
+}
+
+fn forest_of(rank_count: u32, trees: &[(u32, Vec<(u32, u32)>)]) -> Result<Forest> {
+    Forest::new(rank_count, trees)
         .map_err(|error| Error::argument("packed trees", "trees that span all ranks", error))
 }
 
 /// Of up to so many trees of each root, how many are the fastest; of equals, the fewest.
 fn best(graph: &CapacityGraph, roots: &Roots, per_root: u32) -> Result<u64> {
-    let mut best = pack(graph, roots, Some(1))?;
+    let mut best = rate(graph, roots, Some(1))?;
     for trees in 2..=u64::from(per_root) {
-        let packing = pack(graph, roots, Some(trees))?;
-        if packing.rate() > best.rate() {
-            best = packing;
+        let next = rate(graph, roots, Some(trees))?;
+        if next.1 > best.1 {
+            best = next;
         }
     }
-    Ok(best.trees_per_root)
+    Ok(best.0)
 }

@@ -26,7 +26,8 @@ const VERIFIED_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Device memory for encoded plans, and as much pinned memory. Half of it holds the largest plan.
 fn plan_memory_bytes(rank_count: u32) -> usize {
-    2 * (rank_count as usize * PLAN_BYTES_OF_RANK).clamp(PLAN_BYTES_MIN, ENCODED_BYTES_MAX as usize)
+    let least = if rank_count <= TREES_RANKS_MAX { TREES_BYTES } else { PLAN_BYTES_MIN };
+    2 * (rank_count as usize * PLAN_BYTES_OF_RANK).clamp(least, ENCODED_BYTES_MAX as usize)
 }
 
 /// What the longest plan, a ring of nodes with four blocks, takes for each rank of the
@@ -35,6 +36,11 @@ const PLAN_BYTES_OF_RANK: usize = 8 << 10;
 
 /// The least for a plan, so that many small ones are kept.
 const PLAN_BYTES_MIN: usize = 2 << 20;
+
+/// The same where there may be trees, of which selection makes no longer plans, and on four nodes
+/// of eight ranks at most.
+const TREES_BYTES: usize = 3 << 20;
+const TREES_RANKS_MAX: u32 = 32;
 
 /// The same for tables of addresses: half of it holds that of the largest plan.
 const TABLE_MEMORY_BYTES: usize = 256 << 10;

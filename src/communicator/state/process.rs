@@ -228,7 +228,7 @@ impl ProcessState {
         };
         // What a class goes by must not depend on which of its sizes comes first.
         let largest = largest_of_class(request);
-        let asks = largest.bytes >= TREES_BYTES_MIN && self.forests.has_mesh();
+        let asks = largest.bytes >= TREES_BYTES_MIN;
         let forest = asks.then(|| self.forest(&largest)).flatten();
         let limits = self.limits(self.geometry.slot_bytes);
         let means = Means { limits, forest: forest.as_ref() };

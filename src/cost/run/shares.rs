@@ -15,12 +15,15 @@ struct Class<'a> {
     /// What a block stores at most. Bytes a µs.
     rate_max: f64,
     rate: f64,
-    /// Bytes that a store of the class has had which was there from the beginning.
-    served: f64,
-    /// Stores under way: what `served` is at their ends; the first to end is on top.
+    /// Bytes that a store of the class has had which was there from the beginning, at this time.
+    served: (f64, f64),
+    /// Stores under way: what was served at their ends; the first to end is on top.
     ends: BinaryHeap<Reverse<End>>,
-    /// What the links' shares leave to it, while rates are looked for; none once it has its rate.
-    open: Option<f64>,
+    /// When the first of them ends at this rate.
+    until: f64,
+    /// It has no rate yet, while rates are looked for.
+    is_open: bool,
+    is_changed: bool,
 }
 
 /// The end of a store: bytes of its class, the number of the store, and its owner.
@@ -48,11 +51,36 @@ impl PartialOrd for End {
 impl Class<'_> {
     /// Bytes that are left of the store that ends first.
     fn left(&self) -> f64 {
-        self.ends.peek().map_or(f64::MAX, |Reverse(end)| end.served - self.served)
+        self.ends.peek().map_or(f64::MAX, |Reverse(end)| end.served - self.served.0)
+    }
+
+    fn advance(&mut self, now: f64) {
+        let (served, since) = self.served;
+        self.served = (served + self.rate * (now - since), now);
+    }
+
+    /// From now on its stores have this rate.
+    fn settle(&mut self, now: f64, rate: f64) {
+        self.rate = rate.max(1e-3);
+        self.until = now + self.left().max(0.0) / self.rate;
     }
 }
 
-/// All stores under way.
+/// A link, while rates are looked for.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    /// Classes with stores over it.
+    classes: Vec<usize>,
+    /// Bytes a µs that are not taken.
+    free: f64,
+    /// Stores without a rate.
+    open: u32,
+    /// It is one of those whose stores get new rates.
+    is_open: bool,
+}
+
+/// All stores under way. Where one begins or ends, rates change on its links, and on those that
+/// stores join to them; all others keep theirs.
 #[derive(Debug)]
 pub(super) struct Shares<'a> {
     /// All classes that there were, and by their links and most rates.
@@ -62,9 +90,13 @@ pub(super) struct Shares<'a> {
     active: Vec<usize>,
     now: f64,
     started: u64,
-    is_changed: bool,
-    /// By link: bytes a µs that are not taken, and stores without a rate.
-    links: Vec<(f64, u32)>,
+    /// Classes with stores that began or ended since rates were looked for.
+    changed: Vec<usize>,
+    links: Vec<Link>,
+    /// While rates are looked for: classes and links without, and classes that get theirs next.
+    open: Vec<usize>,
+    open_links: Vec<usize>,
+    full: Vec<usize>,
 }
 
 impl<'a> Shares<'a> {
@@ -75,8 +107,11 @@ impl<'a> Shares<'a> {
             active: Vec::new(),
             now: 0.0,
             started: 0,
-            is_changed: false,
-            links: vec![(0.0, 0); link_count],
+            changed: Vec::new(),
+            links: vec![Link::default(); link_count],
+            open: Vec::new(),
+            open_links: Vec::new(),
+            full: Vec::new(),
         }
     }
 
@@ -93,108 +128,147 @@ impl<'a> Shares<'a> {
         links: &'a [LinkId],
         (bytes, rate_max): (u64, f64),
     ) {
-        self.advance(now);
+        self.now = self.now.max(now);
         let classes = &mut self.classes;
         let nth = *self.known.entry((links, rate_max.to_bits())).or_insert_with(|| {
-            let ends = BinaryHeap::new();
-            classes.push(Class { links, rate_max, rate: 0.0, served: 0.0, ends, open: None });
+            let (served, until) = ((0.0, 0.0), f64::MAX);
+            let (ends, is_open, is_changed) = (BinaryHeap::new(), false, false);
+            let class =
+                Class { links, rate_max, rate: 0.0, served, ends, until, is_open, is_changed };
+            classes.push(class);
             classes.len() - 1
         });
         let class = &mut self.classes[nth];
         if class.ends.is_empty() {
-            class.served = 0.0;
+            class.served = (0.0, self.now);
             self.active.push(nth);
+            for link in links {
+                self.links[link.0 as usize].classes.push(nth);
+            }
         }
+        class.advance(self.now);
         self.started += 1;
-        let served = class.served + bytes as f64;
+        let served = class.served.0 + bytes as f64;
         class.ends.push(Reverse(End { served, number: self.started, owner }));
-        self.is_changed = true;
+        if !std::mem::replace(&mut class.is_changed, true) {
+            self.changed.push(nth);
+        }
     }
 
     /// When the next store ends, if none begins before.
     pub fn next_end(&mut self, rate_of: impl Fn(LinkId) -> f64) -> Option<f64> {
-        if std::mem::take(&mut self.is_changed) {
+        if !self.changed.is_empty() {
             self.share(rate_of);
         }
-        let active = self.active.iter().map(|nth| &self.classes[*nth]);
-        let ends = active.map(|class| class.left() / class.rate);
-        ends.min_by(f64::total_cmp).map(|first| self.now + first)
+        self.active.iter().map(|nth| self.classes[*nth].until).min_by(f64::total_cmp)
     }
 
     /// Goes on to `now`, at which a store ends, and takes out all that do: their owners, in the
     /// order in which they began.
     pub fn end(&mut self, now: f64) -> Vec<usize> {
-        self.advance(now);
+        self.now = self.now.max(now);
+        let now = self.now;
         let mut ended = Vec::new();
-        let classes = &mut self.classes;
-        self.active.retain(|nth| {
+        let Self { classes, active, changed, links, .. } = self;
+        active.retain(|nth| {
             let class = &mut classes[*nth];
-            while class.left() <= class.rate * TIME_MIN {
-                ended.extend(class.ends.pop().map(|Reverse(end)| (end.number, end.owner)));
+            if class.until > now + TIME_MIN {
+                return true;
+            }
+            class.advance(now);
+            // One at least, however times were rounded.
+            while let Some(Reverse(end)) = class.ends.pop() {
+                ended.push((end.number, end.owner));
+                if class.left() > class.rate * TIME_MIN {
+                    break;
+                }
+            }
+            if !std::mem::replace(&mut class.is_changed, true) {
+                changed.push(*nth);
+            }
+            if class.ends.is_empty() {
+                for link in class.links {
+                    links[link.0 as usize].classes.retain(|other| other != nth);
+                }
             }
             !class.ends.is_empty()
         });
-        self.is_changed = true;
         ended.sort_unstable();
         ended.into_iter().map(|(_, owner)| owner).collect()
     }
 
-    fn advance(&mut self, now: f64) {
-        let time = now - self.now;
-        if time > 0.0 {
-            for nth in &self.active {
-                let class = &mut self.classes[*nth];
-                class.served += class.rate * time;
+    /// Opens the classes that changed, and those that share links with them or with one another.
+    fn open(&mut self, rate_of: impl Fn(LinkId) -> f64) {
+        let Self { classes, links, changed, open, open_links, .. } = self;
+        open.clear();
+        open_links.clear();
+        while let Some(nth) = changed.pop() {
+            let class = &mut classes[nth];
+            let is_new = !class.is_open && !class.ends.is_empty();
+            if !std::mem::take(&mut class.is_changed) && !is_new {
+                continue;
             }
-            self.now = now;
+            if is_new {
+                class.is_open = true;
+                class.advance(self.now);
+                open.push(nth);
+            }
+            for id in class.links {
+                let link = &mut links[id.0 as usize];
+                if !std::mem::replace(&mut link.is_open, true) {
+                    (link.free, link.open) = (rate_of(*id), 0);
+                    open_links.push(id.0 as usize);
+                    changed.extend(link.classes.iter().filter(|other| !classes[**other].is_open));
+                }
+            }
+        }
+        for class in open.iter().map(|nth| &classes[*nth]) {
+            for link in class.links {
+                links[link.0 as usize].open += class.ends.len() as u32;
+            }
         }
     }
 
     /// Fills links step by step: those stores get their rates first that get the least.
     fn share(&mut self, rate_of: impl Fn(LinkId) -> f64) {
-        for nth in &self.active {
-            let class = &mut self.classes[*nth];
-            class.open = Some(0.0);
-            for link in class.links {
-                self.links[link.0 as usize] = (rate_of(*link), 0);
-            }
-        }
-        for class in self.active.iter().map(|nth| &self.classes[*nth]) {
-            for link in class.links {
-                self.links[link.0 as usize].1 += class.ends.len() as u32;
-            }
-        }
-        let mut left = self.active.len();
+        self.open(rate_of);
+        let Self { now, classes, links, open, open_links, full, .. } = self;
+        let share = |link: &Link| link.free.max(0.0) / f64::from(link.open);
+        let mut left = open.len();
         while left > 0 {
-            let share = |link: &LinkId| {
-                let (left, count) = self.links[link.0 as usize];
-                left.max(0.0) / f64::from(count)
-            };
-            let mut least = f64::MAX;
-            for nth in &self.active {
-                let Class { links, rate_max, open: Some(open), .. } = &mut self.classes[*nth]
-                else {
-                    continue;
-                };
-                *open = links.iter().map(share).fold(*rate_max, f64::min);
-                least = least.min(*open);
-            }
+            open_links.retain(|link| {
+                let link = &mut links[*link];
+                link.is_open = link.open > 0;
+                link.is_open
+            });
+            open.retain(|nth| classes[*nth].is_open);
+            let rates = open.iter().map(|nth| classes[*nth].rate_max);
+            let shares = open_links.iter().map(|link| share(&links[*link]));
+            let least = rates.chain(shares).fold(f64::MAX, f64::min);
             // Of equals, all; and rounding makes equals differ.
             let bound = least * (1.0 + 1e-9);
-            for nth in &self.active {
-                let class = &mut self.classes[*nth];
-                if class.open.is_none_or(|open| open > bound) {
-                    continue;
+            full.clear();
+            full.extend(open.iter().filter(|nth| classes[**nth].rate_max <= bound));
+            for link in open_links.iter().map(|link| &links[*link]) {
+                if share(link) <= bound {
+                    full.extend(&link.classes);
                 }
-                (class.open, class.rate) = (None, least.max(1e-3));
-                left -= 1;
-                let count = class.ends.len() as u32;
-                for link in class.links {
-                    let (free, open) = &mut self.links[link.0 as usize];
-                    (*free, *open) = (*free - least * f64::from(count), *open - count);
+            }
+            for nth in full.iter() {
+                let class = &mut classes[*nth];
+                if std::mem::take(&mut class.is_open) {
+                    class.settle(*now, least);
+                    left -= 1;
+                    let count = class.ends.len() as u32;
+                    for link in class.links {
+                        let link = &mut links[link.0 as usize];
+                        link.free -= least * f64::from(count);
+                        link.open -= count;
+                    }
                 }
             }
         }
+        open_links.iter().for_each(|link| links[*link].is_open = false);
     }
 }
 

@@ -19,6 +19,9 @@ const BYTES_PER_BLOCK: u64 = 32 << 10;
 /// Messages of a round, where there is so much data: while one goes up a tree, those before it
 /// come down.
 const SLICES_MAX: u64 = 16;
+/// Messages of a round of all links of a rank: a communicator has memory for programs of 3 MiB, of
+/// which an all-reduce takes up to 0.95 KiB for each.
+const LINK_SLICES_MAX: u64 = 3200;
 /// Messages are not cut below this for the sake of more of them.
 const SLICE_BYTES_MIN: u64 = 4 << 10;
 
@@ -33,7 +36,7 @@ impl Choice {
     }
 
     /// Blocks that share a tree.
-    pub(in crate::plan) fn blocks_of_tree(&self) -> u32 {
+    pub(crate) fn blocks_of_tree(&self) -> u32 {
         let trees = self.forest.as_ref().map_or(1, |forest| forest.trees().len() as u32);
         self.blocks / trees
     }
@@ -80,7 +83,8 @@ pub fn select_packed(
     let shares = (of_tree / BYTES_PER_BLOCK).clamp(1, most.into());
     choice.blocks = trees * shares as u32;
     let of_block = request.bytes / u64::from(choice.parts_of_data());
-    choice.slices = (of_block / SLICE_BYTES_MIN).clamp(1, SLICES_MAX) as u32;
+    let most = (LINK_SLICES_MAX / (shares * forest.links_max())).clamp(1, SLICES_MAX);
+    choice.slices = (of_block / SLICE_BYTES_MIN).clamp(1, most) as u32;
     choice.thread_count = 256;
     Ok(finish(choice, STORE_SLOTS.bytes.into()))
 }

@@ -198,6 +198,46 @@ fn several_blocks_share_a_tree() {
     }
 }
 
+/// If this fails, a communicator refuses its own plan: it has no room for more.
+#[test]
+fn programs_fit_the_memory_for_plans() {
+    let seed = 11;
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut longest = 0;
+    // As behind switches: paths whose neighbours are at all distances, with the root in the middle.
+    let paths = |ranks: u32| {
+        let rank = move |place: u32, turn: u32| match place % 2 {
+            1 => (place.div_ceil(2) + turn) % ranks,
+            _ => (ranks - place / 2 + turn) % ranks,
+        };
+        let middle = ranks / 2;
+        let tree = |turn| {
+            let down = (middle + 1..ranks).map(|at| (rank(at - 1, turn), rank(at, turn)));
+            let up = (0..middle).rev().map(|at| (rank(at + 1, turn), rank(at, turn)));
+            (rank(middle, turn), down.chain(up).collect())
+        };
+        let trees: Vec<_> = (0..ranks).map(tree).collect();
+        Arc::new(Forest::new(ranks, &trees).expect("paths"))
+    };
+    for ranks in 2..=8 {
+        let roots: Vec<_> = (0..ranks).collect();
+        let forests =
+            (1..=6).map(|trees| random_forest(&mut random, (ranks, ranks), &roots, trees));
+        for forest in forests.chain([paths(ranks)]) {
+            let request = request(ranks, 1 << 30);
+            let limits = Limits { stores: true, store_blocks: 32, ..limits(4, 1 << 20, 4) };
+            // Where more trees use a link than there are lanes, there is no plan.
+            let Ok(choice) = select_packed(&request, &limits, &forest) else { continue };
+            let draft = Draft::of(choice);
+            let bytes = (0..ranks).map(|rank| draft.encoded(rank).0.len()).max().expect("ranks");
+            longest = longest.max(bytes);
+            assert!(bytes <= 3 << 20, "{ranks} ranks, {}: {bytes}", forest.trees().len());
+        }
+    }
+    assert!(longest > 2 << 20, "{longest} bytes at most");
+}
+
 /// If this fails, the plan that is proved in place of a long one has other programs.
 #[test]
 fn what_stands_in_for_a_long_plan_has_its_programs() {

@@ -8,6 +8,7 @@
 //! Trees of all roots at once are an all-gather; the same trees, reversed, a reduce-scatter; both
 //! an all-reduce. Trees of one root are a broadcast, or reversed a reduce. All numbers are exact.
 
+mod alike;
 mod flow;
 mod narrow;
 mod optimum;
@@ -18,7 +19,8 @@ mod trees;
 
 use super::graph::{CapacityGraph, NodeId};
 use crate::error::{Error, Result};
-use optimum::{Oracle, whole};
+pub use alike::alike;
+use optimum::{Oracle, Scale, whole};
 pub use splitting::Way;
 use std::collections::BTreeMap;
 
@@ -189,7 +191,8 @@ pub enum Shape {
 /// Packs trees of `roots`: as many as reach the optimum, or `trees` for each root, as fast as these
 /// can be.
 ///
-/// # Errors [`Error::Argument`] for fewer than two or more than 4,096 GPUs; a node that does not
+/// # Errors
+/// [`Error::Argument`] for fewer than two or more than 4,096 GPUs; a node that does not
 /// receive as much as it sends; a GPU that a root does not reach; no tree at all, or more than
 /// 65,536.
 pub fn pack(graph: &CapacityGraph, roots: &Roots, trees: Option<u64>) -> Result<Packing> {
@@ -206,6 +209,26 @@ pub fn pack_in_shape(
     trees: Option<u64>,
     shape: Shape,
 ) -> Result<Packing> {
+    let (time, scale) = scale(graph, roots, trees)?;
+    let links = splitting::without_switches(graph, roots, &scale);
+    let trees = trees::pack(graph, roots, scale.trees, links, shape)?;
+    let optimum = Rate::from_integer(roots.total()) / time;
+    let (units, trees_per_root) = (scale.units, scale.trees);
+    Ok(Packing { optimum, units, trees_per_root, trees, roots: roots.total() })
+}
+
+/// How many trees of each root [`pack`] would make, and their [`rate`](Packing::rate), without
+/// making them.
+///
+/// # Errors
+/// As [`pack`].
+pub fn rate(graph: &CapacityGraph, roots: &Roots, trees: Option<u64>) -> Result<(u64, Rate)> {
+    let (_, scale) = scale(graph, roots, trees)?;
+    Ok((scale.trees, Rate::from_integer(roots.total() * scale.trees) / scale.units))
+}
+
+/// The least time, and what of each link trees get.
+fn scale(graph: &CapacityGraph, roots: &Roots, trees: Option<u64>) -> Result<(Rate, Scale)> {
     let count = graph.gpus().count();
     if !(2..=GPUS_MAX).contains(&count) {
         return Err(Error::argument("GPUs of a packing", format!("2 to {GPUS_MAX}"), count));
@@ -220,9 +243,5 @@ pub fn pack_in_shape(
         None => oracle.exact(time),
         Some(trees) => oracle.with_trees(time, trees),
     };
-    let links = splitting::without_switches(graph, roots, &scale);
-    let trees = trees::pack(graph, roots, scale.trees, links, shape)?;
-    let optimum = Rate::from_integer(roots.total()) / time;
-    let (units, trees_per_root) = (scale.units, scale.trees);
-    Ok(Packing { optimum, units, trees_per_root, trees, roots: roots.total() })
+    Ok((time, scale))
 }

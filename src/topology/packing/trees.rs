@@ -10,7 +10,7 @@ use super::splitting::Links;
 use super::{Roots, Shape, Tree, TreeLink};
 use crate::error::{Error, Result};
 use crate::topology::graph::{CapacityGraph, NodeId};
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Narrow trees are tried in so many orders as narrow as can be, in as many with two children, and
@@ -36,12 +36,21 @@ pub(super) fn pack(
     };
     let rooms: BTreeMap<_, _> = links.iter().map(room).collect();
     let is_quick = roots.total() * trees <= SINGLE_MAX;
-    let quick = |order| OneByOne::new(graph.len(), &gpus, &rooms, order).pack(roots, trees);
+    let quick =
+        |order, below| OneByOne::new(graph.len(), &gpus, &rooms, order).pack(roots, trees, below);
     let narrow = || {
-        let tries = (0..NARROW_TRIES).filter_map(|turn| quick(Order::Narrowest(turn)));
-        tries.min_by_key(|drafts| widths(drafts))
+        let mut best = (WIDEST, None);
+        for turn in 0..NARROW_TRIES {
+            if let Some((drafts, widths)) = quick(Order::Narrowest(turn), best.0) {
+                best = (widths, Some(drafts));
+            }
+        }
+        best.1
     };
-    let shallow = || [Order::Shortest, Order::Widest].into_iter().filter_map(quick).next();
+    let shallow = || {
+        let orders = [Order::Shortest, Order::Widest].into_iter();
+        orders.filter_map(|order| Some(quick(order, WIDEST)?.0)).next()
+    };
     let drafts = match shape {
         _ if !is_quick => None,
         Shape::Narrow if gpus.len() <= NARROW_GPUS_MAX => narrow().or_else(shallow),
@@ -59,16 +68,10 @@ pub(super) fn pack(
 
 /// Children of the GPU that has most of them, in the trees that have most, and how many trees have
 /// so many.
-fn widths(drafts: &[Draft]) -> (usize, usize) {
-    let width = |draft: &Draft| {
-        let mut children = BTreeMap::<NodeId, usize>::new();
-        draft.links.iter().for_each(|link| *children.entry(link.0).or_default() += 1);
-        children.into_values().max().unwrap_or(0)
-    };
-    let widths: Vec<_> = drafts.iter().map(width).collect();
-    let most = widths.iter().copied().max().unwrap_or(0);
-    (most, widths.iter().filter(|width| **width == most).count())
-}
+type Widths = (u64, usize);
+
+/// No trees are wider.
+const WIDEST: Widths = (u64::MAX, usize::MAX);
 
 /// A number that depends on all of these and on nothing else: all ranks make the same trees.
 pub(super) fn mixed(parts: [u64; 4]) -> u64 {
@@ -166,19 +169,30 @@ impl<'a> OneByOne<'a> {
         Self { gpus, order, rooms_of, reached: vec![0; nodes], number: 0 }
     }
 
-    /// All trees, or `None` if links run out.
-    fn pack(mut self, roots: &Roots, trees: u64) -> Option<Vec<Draft>> {
-        let mut drafts = Vec::new();
+    /// All trees, or `None` if links run out, and where trees are not narrower than `below`: more
+    /// of them are not, either.
+    fn pack(mut self, roots: &Roots, trees: u64, below: Widths) -> Option<(Vec<Draft>, Widths)> {
+        let (mut drafts, mut widths) = (Vec::new(), (0, 0));
         let most = roots.weights().map(|(_, weight)| weight * trees).max()?;
         for nth in 0..most {
             for (root, _) in roots.weights().filter(|(_, weight)| nth < weight * trees) {
-                drafts.push(Draft { root, copies: 1, links: self.tree(root)? });
+                let (links, width) = self.tree(root)?;
+                widths = match width.cmp(&widths.0) {
+                    Ordering::Less => widths,
+                    Ordering::Equal => (width, widths.1 + 1),
+                    Ordering::Greater => (width, 1),
+                };
+                if widths >= below {
+                    return None;
+                }
+                drafts.push(Draft { root, copies: 1, links });
             }
         }
-        Some(drafts)
+        Some((drafts, widths))
     }
 
-    fn tree(&mut self, root: NodeId) -> Option<Vec<(NodeId, NodeId)>> {
+    /// A tree's links, and the children of the node that has most of them.
+    fn tree(&mut self, root: NodeId) -> Option<(Vec<(NodeId, NodeId)>, u64)> {
         self.number += 1;
         self.reached[root.index()] = self.number;
         let nodes = self.rooms_of.len() as u32;
@@ -222,7 +236,7 @@ impl<'a> OneByOne<'a> {
                 newest = Some((*to, depth + 1));
             }
         }
-        Some(links)
+        Some((links, children.into_iter().max().unwrap_or(0)))
     }
 }
 

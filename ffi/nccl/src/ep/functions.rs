@@ -48,11 +48,13 @@ macro_rules! functions {
 
 /// Where `libnccl_ep.so` finds the function of a name; null where there is none.
 ///
+/// Its name is one of NCCL's family, so that the library brings no other into a program.
+///
 /// # Safety
 /// `name` is a string of C.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "an exported name, as the others")]
-pub unsafe extern "C" fn ringdoveNcclEp(name: *const c_char) -> *const c_void {
+pub unsafe extern "C" fn pncclRingdoveEp(name: *const c_char) -> *const c_void {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_str().ok().and_then(function).unwrap_or(std::ptr::null())

@@ -17,7 +17,7 @@ mod raw;
 mod state;
 mod tensor;
 
-pub use functions::{FUNCTIONS, ringdoveNcclEp};
+pub use functions::{FUNCTIONS, pncclRingdoveEp};
 
 use crate::result::Failure;
 

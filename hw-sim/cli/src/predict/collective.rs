@@ -4,7 +4,7 @@ use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
 use ringdove::communicator::pack_forest;
-use ringdove::cost::{Means, Moved, TREES_BYTES_MIN, has_mesh, largest_of_class};
+use ringdove::cost::{Means, Moved, TREES_BYTES_MIN, largest_of_class};
 use ringdove::plan::{
     Choice, Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern,
     PlanError, RingOrder, Side, candidates, select, select_packed,
@@ -159,7 +159,7 @@ impl Job<'_> {
             && let Some(model) = self.scene.model(request.rank_count)
         {
             let largest = largest_of_class(request);
-            let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.scene.gpus);
+            let asks = largest.bytes >= TREES_BYTES_MIN;
             let forest = asks.then(|| self.scene.forest(self.ranks)).flatten();
             let means = Means { limits: *limits, forest: forest.as_ref() };
             let moved = Moved { by_device: false, stores: limits.stores };

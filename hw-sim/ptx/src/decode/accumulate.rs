@@ -1,8 +1,9 @@
 //! Finds bf16 that are added to sums in f32: a half of a word is widened, perhaps multiplied, and
 //! added. One call for each of two or three instructions costs more than what they do.
 
-use super::function::{Record, Role};
+use super::function::Record;
 use super::fuse::{entered, private_registers};
+use super::role::Role;
 use crate::exec::program::{Accumulate, Instruction, NO_SLOT, Op, Term};
 use crate::exec::registers::Args;
 

@@ -1,7 +1,8 @@
 //! Instructions that only compute.
 
 use super::DecodeError;
-use super::function::{Class, FunctionDecoder, RegisterRef, Role, describe};
+use super::function::{Class, FunctionDecoder, RegisterRef, describe};
+use super::role::Role;
 use super::select::{Compute, Words, register_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};

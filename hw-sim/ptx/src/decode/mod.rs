@@ -18,6 +18,7 @@ mod mbarrier;
 mod moves;
 mod order;
 mod pieces;
+mod role;
 pub mod select;
 mod special;
 pub mod supported;

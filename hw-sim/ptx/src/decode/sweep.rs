@@ -8,7 +8,8 @@
 
 use std::collections::HashMap;
 
-use super::function::{Record, Role};
+use super::function::Record;
+use super::role::Role;
 use crate::exec::program::{
     Access, Instruction, NO_SLOT, Op, Pair, Space, Span, Strip, Sum, Sweep,
 };

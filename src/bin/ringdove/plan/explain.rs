@@ -5,7 +5,7 @@ use super::Wanted;
 use clap::Args;
 use ringdove::communicator::pack_forest;
 use ringdove::cost::{
-    Means, Model, Moved, Prediction, Profile, TREES_BYTES_MIN, has_mesh, largest_of_class, spans,
+    Means, Model, Moved, Prediction, Profile, TREES_BYTES_MIN, largest_of_class, spans,
 };
 use ringdove::id::EngineKind;
 use ringdove::plan::{
@@ -306,7 +306,7 @@ impl Scene {
     ) -> Result<(Vec<Candidate>, usize, bool), String> {
         let words = |error: ringdove::plan::PlanError| error.to_string();
         let largest = largest_of_class(request);
-        let asks = largest.bytes >= TREES_BYTES_MIN && has_mesh(&self.gpus);
+        let asks = largest.bytes >= TREES_BYTES_MIN;
         let forest = asks.then(|| self.forest(request.collective)).flatten();
         let means = Means { limits: self.limits, forest: forest.as_ref() };
         let way = self.model.way(request, &means, self.moved).map_err(words)?;
