@@ -168,7 +168,7 @@ impl Fabric {
         pull: bool,
     ) -> Result<u64> {
         let (mut done, mut last) = (0, 0);
-        let deadline = Instant::now() + self.timeout;
+        let since = Instant::now();
         while done < length {
             let bytes = (length - done).min(ACCESS_BYTES_MAX);
             let here = Piece { offset: here.offset + done, ..here };
@@ -184,7 +184,7 @@ impl Fabric {
                 Ok(None) => {
                     let polled = self.lines.line(server, Purpose::Data)?.poll();
                     polled.map_err(|error| self.failed(server, error))?;
-                    self.pause(server, deadline, "room in a queue pair")?;
+                    self.pause(server, since, "room in a queue pair")?;
                 }
                 Err(error) => return Err(self.failed(server, error)),
             }
@@ -216,16 +216,21 @@ impl Fabric {
         !has_failed
     }
 
-    fn pause(&self, server: usize, deadline: Instant, what: &str) -> Result<()> {
-        if Instant::now() < deadline {
+    fn pause(&self, server: usize, since: Instant, what: &str) -> Result<()> {
+        let waited = since.elapsed();
+        if waited < self.timeout {
             std::thread::yield_now();
             return Ok(());
         }
+        let line = self.lines.line(server, Purpose::Data)?.to_string();
+        let port = if self.adapter.is_port_up() { "up" } else { "down" };
+        let is_silent = self.view.silent() >> server & 1 == 1;
+        let board = if is_silent { "does not come" } else { "comes" };
         Err(Error::HostWaitExpired {
             what: format!("{what} towards {}", rank(server)),
             expected: "an answer of the adapter".into(),
-            seen: "none".into(),
-            waited: self.timeout,
+            seen: format!("none: {line}; this side's port is {port}; its board {board}"),
+            waited,
         })
     }
 
@@ -236,7 +241,7 @@ impl Fabric {
     /// [`Error::Transport`] where the connection has failed or the server is removed;
     /// [`Error::HostWaitExpired`] where the adapter says nothing.
     pub(super) fn wait(&mut self, server: usize, number: u64) -> Result<()> {
-        let deadline = Instant::now() + self.timeout;
+        let since = Instant::now();
         let mut pause = Pause::default();
         loop {
             if self.view.is_removed(server) {
@@ -247,7 +252,7 @@ impl Fabric {
             if ended.map_err(|error| self.failed(server, error))? {
                 return Ok(());
             }
-            self.pause(server, deadline, "the end of an access")?;
+            self.pause(server, since, "the end of an access")?;
             pause.pause();
         }
     }

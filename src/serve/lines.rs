@@ -26,6 +26,7 @@ use crate::error::{Error, Result, TransportCause};
 use crate::id::Rank;
 use crate::transport::verbs::{Adapter, Link, Piece, RemotePiece};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -156,6 +157,14 @@ impl Line {
     fn may_ask(&self) -> bool {
         let is_time = self.again.is_none_or(|again| Instant::now() >= again);
         self.has_failed() && !self.is_closed && self.asked.is_none() && is_time
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (link, epoch) = (&self.link, self.epoch);
+        let (ended, posted) = (link.ended(), link.posted());
+        write!(f, "{ended} of {posted} accesses of connection {epoch} have ended")
     }
 }
 

@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
-/// How long a member may be out of reach, from when that is noticed. A port that is down for less
-/// costs nobody its place; one that stays down holds workers up for so long. A connection is asked
-/// for every 20 ms, so that a machine that is busy has several tries in it.
-const REPAIR_MAX: Duration = Duration::from_millis(250);
+/// How long a member may be out of reach, from when that is noticed: when an adapter's retries have
+/// ended. A port that is down for less costs nobody its place; one that stays down holds workers up
+/// for so long. A connection is asked for every 20 ms, so that a machine that is busy has several
+/// tries in it.
+const REPAIR_MAX: Duration = Duration::from_millis(450);
 /// How long a member that was cut off votes for nobody, so that its connections are made anew.
 const CUT_OFF_REST: Duration = Duration::from_secs(1);
 /// How long a step of a vote waits for those who have said nothing, when enough have. It ends with

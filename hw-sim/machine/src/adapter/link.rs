@@ -78,6 +78,11 @@ impl Link {
         self.segment.word32(24)
     }
 
+    /// 1 while the owner neither takes requests in nor answers any.
+    fn silence(&self) -> &AtomicU32 {
+        self.segment.word32(28)
+    }
+
     /// The process that writes a datagram now; 0: none.
     fn datagram_writer(&self) -> &AtomicU64 {
         self.segment.word64(256)
@@ -118,6 +123,19 @@ impl Link {
     /// Shows that the queue pair is reset or destroyed.
     pub fn show_gone(&self) {
         self.state().store(GONE, Ordering::Release);
+    }
+
+    /// Shows that the owner answers nothing now, though its state lets it receive, or that it does
+    /// again.
+    pub fn show_silence(&self, is_silent: bool) {
+        // Relaxed, here and in `is_silent`: the word speaks of nothing but itself, and who sees it
+        // late counts its times later.
+        self.silence().store(is_silent.into(), Ordering::Relaxed);
+    }
+
+    /// Does the owner answer nothing now?
+    fn is_silent(&self) -> bool {
+        self.silence().load(Ordering::Relaxed) == 1
     }
 
     /// Says whom to listen to.
@@ -255,7 +273,9 @@ impl Peer {
 
     /// Can the peer answer?
     pub fn is_there(&self, fabric: &Fabric) -> bool {
-        self.link.takes_requests() && (self.process.is_alive() || self.is_held(fabric))
+        self.link.takes_requests()
+            && !self.link.is_silent()
+            && (self.process.is_alive() || self.is_held(fabric))
     }
 
     /// Does another process than the one that has made it hold the queue pair?

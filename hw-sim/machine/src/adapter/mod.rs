@@ -49,6 +49,7 @@ mod requester;
 mod responder;
 mod service;
 mod sharing;
+mod silence;
 pub mod state;
 mod transport;
 mod turns;

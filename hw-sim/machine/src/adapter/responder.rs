@@ -9,6 +9,7 @@ use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
 use super::receive::ReceiveQueue;
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
+use super::silence::Silence;
 use super::state::{Attributes, receiver_timer_us};
 use super::transport::Transport;
 use super::work::ReceiveRequest;
@@ -45,6 +46,7 @@ pub(super) struct ReceiveSide {
     pub tally: Tally,
     /// A message has ended the queue pair, and is not carried out again before its state says so.
     has_failed: bool,
+    silence: Silence,
     /// The shared receive queue that the message names, on an extended connection.
     pub named: Option<Arc<ReceiveQueue>>,
     /// Where processes take turns: it is this one's, as far as this side knows.
@@ -103,6 +105,7 @@ impl ReceiveSide {
             unplaced: Unplaced::new(seed),
             tally: Tally::default(),
             has_failed: false,
+            silence: Silence::default(),
             named: None,
             has_turn: true,
             looked: None,
@@ -121,6 +124,7 @@ impl ReceiveSide {
         // The peer may know of fewer than were carried out.
         (self.executed, self.acknowledged) = (executed, 0);
         (self.read, self.not_ready, self.has_turn) = (None, None, true);
+        self.silence.resume(link);
     }
 
     /// The message that is a read under way.
@@ -167,8 +171,9 @@ impl Connection {
         if !may || outcome.failure.is_some() {
             return outcome;
         }
-        let is_down = self.device.port_state() == PortState::Down;
-        if side.has_failed || is_down || !self.state().receives() {
+        let is_silent = side.has_failed || self.device.port_state() == PortState::Down;
+        let peer = side.outlet.as_ref().map(|(peer, _)| &**peer);
+        if side.silence.see(&self.link, is_silent, peer) || !self.state().receives() {
             // Nobody answers; the peer will notice.
             self.stalled.store(true, Ordering::SeqCst);
             return outcome;
