@@ -12,7 +12,7 @@ mod mscclpp;
 mod mutation;
 
 use case::{Case, check};
-use hardware::perf::{on_real_hardware, perf};
+use hardware::perf::{assert_right, on_real_hardware, perf};
 use hardware::{World, on_machine, ringdove, settings};
 use mutation::{Campaign, Input, mutate};
 use ringdove::plan::{Collective as Planned, CollectiveRequest, ImportedPlan, LaneKind, Limits};
@@ -340,4 +340,31 @@ fn ranks_with_other_files_and_broken_files_are_refused() {
     let inside = format!("export {name}={}", ring.display());
     let (status, output) = perf(("pcie4", 2), "", &inside, line);
     assert!(!status.success() && output.contains("ring.xml"), "{output}");
+}
+
+/// If this fails, a file that was made for another job goes unnoticed, or spoils a call.
+#[test]
+fn a_plan_for_other_communicators_is_left_out_and_the_log_says_so() {
+    if on_real_hardware() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (ring, own) = (folder.path().join("ring.xml"), folder.path().join("own.json"));
+    std::fs::write(&ring, msccl::ring(2, 1)).unwrap();
+    let made = ["plan", "all-reduce", "-b", "64K", "-n", "3", "--json"];
+    ringdove(&[&made[..], &[own.to_str().unwrap()]].concat()).unwrap();
+    let files = format!("RINGDOVE_PLAN_FILES={},{}", ring.display(), own.display());
+    let inside = format!("export {files} RINGDOVE_LOG=ringdove=info NO_COLOR=1");
+    let line = "all-reduce -g 4 -b 64K -e 64K -n 1 -w 1";
+    let ended = perf(("pcie4", 1), "", &inside, line);
+    assert_right(line, &ended);
+    for (file, ranks) in [("ring.xml", 2), ("own.json", 3)] {
+        let told = |line: &str| {
+            line.contains(file)
+                && line.contains(&format!("ranks={ranks} rank_count=4"))
+                && line.contains("for other communicators")
+        };
+        assert_eq!(ended.1.lines().filter(|line| told(line)).count(), 1, "{file}: {}", ended.1);
+    }
+    assert!(!ended.1.contains("by the plan of a file"), "{}", ended.1);
 }

@@ -66,7 +66,7 @@ impl PlanFiles {
             let text = read(path).map_err(|error| wrong(error.to_string()))?;
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
-            let kind = kind(&text, rank_count, settings).map_err(wrong)?;
+            let kind = kind(path, &text, rank_count, settings).map_err(wrong)?;
             plans.extend(kind.map(|kind| (path.clone(), kind)));
         }
         let digest = digest_of(&hasher);
@@ -225,10 +225,21 @@ fn read(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// The plan of a text; `None` if it is for another number of ranks.
-fn kind(text: &str, rank_count: u32, settings: &Settings) -> Result<Option<Kind>, String> {
+/// The plan of a file's text; `None` if it is for another number of ranks, as it is for some of a
+/// program that has communicators of several sizes.
+fn kind(
+    path: &Path,
+    text: &str,
+    rank_count: u32,
+    settings: &Settings,
+) -> Result<Option<Kind>, String> {
+    let for_others = |ranks: u32| {
+        let file = path.display();
+        tracing::info!(%file, ranks, rank_count, "the file's plan is for other communicators");
+    };
     if let Some(file) = PlanFile::read(text).map_err(|error| error.to_string())? {
         if file.request.rank_count != rank_count {
+            for_others(file.request.rank_count);
             return Ok(None);
         }
         let proved = file.clone().prove().map_err(|error| error.to_string())?;
@@ -236,6 +247,7 @@ fn kind(text: &str, rank_count: u32, settings: &Settings) -> Result<Option<Kind>
     }
     let plan = ImportedPlan::read(text).map_err(|error| error.to_string())?;
     if plan.rank_count != rank_count {
+        for_others(plan.rank_count);
         return Ok(None);
     }
     let limits = Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count);
