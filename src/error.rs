@@ -16,7 +16,7 @@ pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
-pub(crate) use json::json_reason;
+pub(crate) use json::{json_reason, line_of};
 pub use program::{StuckTask, TaskName};
 pub use serve::ServeError;
 

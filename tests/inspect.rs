@@ -5,6 +5,10 @@ mod hardware;
 
 use hardware::perf::{on_real_hardware, perf};
 use hardware::{World, on_machine, settings, sum, tool};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use ringdove::{ReduceOp, Settings};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -92,4 +96,90 @@ fn a_signal_and_the_watchdog_report_a_process_that_is_stopped() {
     // And when the wait has expired, the error comes with a report of its own.
     let reports = output.matches("rank 1 does not run").count();
     assert!(reports >= 2, "{output}");
+}
+
+/// Ranks of a job, each a process; this one makes a call less than the others.
+const RANKS: usize = 4;
+const ABSENT: usize = 2;
+/// The folder that the processes of a job share with who watches them.
+const JOB: &str = "RINGDOVE_TEST_INSPECT";
+
+/// If this fails, users whose job hangs in its third all-reduce do not learn which rank has not
+/// come, or not in each of three ways: by `ringdove inspect`, by the signal, and unasked.
+#[test]
+fn a_process_that_does_not_come_to_a_call_is_named_in_each_way() {
+    if let Some(folder) = std::env::var_os(JOB) {
+        return take_part(Path::new(&folder));
+    }
+    if on_real_hardware() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = |rank: usize, what: &str| folder.path().join(format!("{rank}.{what}"));
+    let thread = std::thread::current();
+    let test = thread.name().expect("libtest names its threads");
+    let mut command = hardware::hwsim();
+    command.args(["run", "--quiet", "--machine", "pcie4", "--procs", &RANKS.to_string(), "--"]);
+    command.args(["bash", "-c", &format!("exec \"$@\" 2>\"${JOB}/$RANK.errors\""), "bash"]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(JOB, folder.path()).env("RINGDOVE_TIMEOUT_MS", "60000");
+    command.env("RINGDOVE_INSPECT_SIGNAL", "USR1").env("RINGDOVE_WATCHDOG_MS", "500");
+    let job = std::thread::spawn(|| hardware::run_bounded(command));
+
+    let verdict = format!(
+        "4 of 4 ranks: rank {ABSENT} did not make the call that others wait for: rank {ABSENT} \
+         made 2 collectives, others 3"
+    );
+    let pid = |rank| until(|| std::fs::read_to_string(file(rank, "pid")).ok()?.parse().ok());
+    let pids: Vec<u32> = (0..RANKS).map(pid).collect();
+    // Whichever of them is asked.
+    for pid in &pids {
+        let text = inspect(*pid, |_, status| status == Some(3));
+        assert!(text.contains(&verdict), "process {pid}: {text}");
+    }
+    kill(Pid::from_raw(pids[0] as i32), Signal::SIGUSR1).unwrap();
+    // Rank 0 speaks for its node. The first is the watchdog's, the second the signal's.
+    let has = |what: &str| {
+        let text = std::fs::read_to_string(file(0, "errors")).ok()?;
+        let said = text.lines().any(|line| line.contains(what) && line.contains(&verdict));
+        said.then_some(())
+    };
+    until(|| has("nothing has moved for a while (RINGDOVE_WATCHDOG_MS): communicator"));
+    until(|| has("ringdove: communicator"));
+    std::fs::write(folder.path().join("over"), "").unwrap();
+    let (status, output) = job.join().unwrap();
+    assert!(status.success(), "{output}");
+}
+
+/// Asks again until there is an answer.
+fn until<T>(ask: impl Fn() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(started.elapsed() < hardware::SOON, "no answer after {:?}", hardware::SOON);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A rank of the job.
+fn take_part(folder: &Path) {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let communicator =
+        hardware::try_join_with(1, Settings::from_env().unwrap()).unwrap().swap_remove(0);
+    let rank = communicator.rank() as usize;
+    let stream = communicator.context().per_thread_stream();
+    let mut buffer = stream.clone_htod(&vec![1_u32; 1000]).unwrap();
+    for _ in 0..if rank == ABSENT { 2 } else { 3 } {
+        communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+    }
+    // In one piece, so that who reads it does not see a part.
+    let name = |what: &str| folder.join(format!("{rank}.{what}"));
+    std::fs::write(name("new"), std::process::id().to_string()).unwrap();
+    std::fs::rename(name("new"), name("pid")).unwrap();
+    until(|| folder.join("over").exists().then_some(()));
+    communicator.abort("the test is over");
+    hardware::wait_for_error(&communicator);
 }

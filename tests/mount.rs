@@ -1,11 +1,12 @@
 //! `ringdove mount`: parameters of a running job as files, for programs that know nothing of us.
 
 mod hardware;
+mod serving;
 
 use hardware::{is_left_out, on_machine_env, on_machine_with, tool};
 use ringdove::bootstrap::Launch;
-use ringdove::serve::{Client, Job, Model, Role, Server};
-use ringdove::{Settings, serve::Optimizer};
+use ringdove::serve::{Client, Job, Model, Optimizer, Role, Server};
+use serving::{PATIENCE, again, seeds, settings};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,14 +14,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const MODEL: &str = r#"{"ringdove_model": 1, "name": "net", "tensors": [
     {"name": "dense/w", "type": "f32", "shape": [300, 100]},
     {"name": "dense/b", "type": "f32", "shape": [100]},
     {"name": "steps", "type": "u64", "shape": []}]}"#;
-/// Far above what a mount takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 const EFBIG: i32 = 27;
 const EPERM: i32 = 1;
 
@@ -46,10 +45,6 @@ fn may_mount() -> bool {
 fn job(workers: usize) -> Job {
     let model = Model::read("model.json", MODEL).unwrap();
     Job { optimizer: Optimizer::Sgd { rate: 1.0 }, ..Job::new(model, 2, workers) }
-}
-
-fn settings() -> Settings {
-    Settings { wait_timeout: PATIENCE, ..Settings::from_env().unwrap() }
 }
 
 fn serve(launch: &Launch, workers: usize) {
@@ -233,9 +228,8 @@ fn what_was_written_stays_when_the_mount_point_is_gone() {
     if let Ok(seed) = std::env::var("RINGDOVE_TEST_SEED") {
         return lose_the_mount(seed.parse().unwrap());
     }
-    let seeds = std::env::var("RINGDOVE_SERVE_SEEDS").map_or(3, |count| count.parse().unwrap());
-    for seed in 0..seeds {
-        println!("a mount is lost: seed {seed}; RINGDOVE_SERVE_SEEDS={} reaches it", seed + 1);
+    for seed in seeds() {
+        println!("a mount is lost: seed {seed}; {}", again(seed));
         let (folder, seed) = (tempfile::tempdir().unwrap(), seed.to_string());
         let place = folder.path().to_str().unwrap();
         let variables = [("RINGDOVE_TEST_SEED", &*seed), ("RINGDOVE_TEST_FOLDER", place)];

@@ -33,7 +33,7 @@
 
 use super::build::{Builder, Result, Source};
 use super::model::{Graph, OPERATORS_MAX, RANKS_MAX, TENSORS_MAX};
-use crate::error::json_reason;
+use crate::error::{json_reason, line_of};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -54,15 +54,8 @@ struct File<'a> {
 }
 
 impl Source<'_> {
-    /// The line on which a piece of the text begins.
-    fn line_of(&self, piece: &str) -> usize {
-        let start = self.text.as_ptr() as usize;
-        let offset = (piece.as_ptr() as usize).saturating_sub(start).min(self.text.len());
-        1 + self.text.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count()
-    }
-
     fn entry<'b, T: Deserialize<'b>>(&self, raw: &'b RawValue) -> Result<(T, usize)> {
-        let line = self.line_of(raw.get());
+        let line = line_of(self.text, raw.get());
         let parsed = serde_json::from_str(raw.get());
         let entry =
             parsed.map_err(|error| self.error(line + error.line() - 1, json_reason(&error)))?;

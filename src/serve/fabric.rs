@@ -3,6 +3,7 @@
 use super::job::{Job, Terms};
 use super::layout::{BOARD_BYTES, LEADS, PUBLISHED, SYNCED, WRITING, synced};
 use super::lines::{Line, Lines, Pair, Purpose};
+use super::lived::Lived;
 use super::store::{Data, Place};
 use super::watch::{Peer, Start, View, Watch};
 use super::words::publish;
@@ -18,7 +19,7 @@ use crate::transport::verbs::{
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest that an adapter repeats what nobody acknowledges: workers are to go on within two
 /// seconds when a server dies, and adapters may take twice as long as asked.
@@ -168,7 +169,7 @@ impl Fabric {
         pull: bool,
     ) -> Result<u64> {
         let (mut done, mut last) = (0, 0);
-        let since = Instant::now();
+        let mut lived = Lived::new();
         while done < length {
             let bytes = (length - done).min(ACCESS_BYTES_MAX);
             let here = Piece { offset: here.offset + done, ..here };
@@ -184,7 +185,7 @@ impl Fabric {
                 Ok(None) => {
                     let polled = self.lines.line(server, Purpose::Data)?.poll();
                     polled.map_err(|error| self.failed(server, error))?;
-                    self.pause(server, since, "room in a queue pair")?;
+                    self.pause(server, &mut lived, "room in a queue pair")?;
                 }
                 Err(error) => return Err(self.failed(server, error)),
             }
@@ -216,8 +217,8 @@ impl Fabric {
         !has_failed
     }
 
-    fn pause(&self, server: usize, since: Instant, what: &str) -> Result<()> {
-        let waited = since.elapsed();
+    fn pause(&self, server: usize, lived: &mut Lived, what: &str) -> Result<()> {
+        let waited = lived.look();
         if waited < self.timeout {
             std::thread::yield_now();
             return Ok(());
@@ -241,8 +242,7 @@ impl Fabric {
     /// [`Error::Transport`] where the connection has failed or the server is removed;
     /// [`Error::HostWaitExpired`] where the adapter says nothing.
     pub(super) fn wait(&mut self, server: usize, number: u64) -> Result<()> {
-        let since = Instant::now();
-        let mut pause = Pause::default();
+        let (mut lived, mut pause) = (Lived::new(), Pause::default());
         loop {
             if self.view.is_removed(server) {
                 // It counts as failed here, whatever the adapter answers.
@@ -252,7 +252,7 @@ impl Fabric {
             if ended.map_err(|error| self.failed(server, error))? {
                 return Ok(());
             }
-            self.pause(server, since, "the end of an access")?;
+            self.pause(server, &mut lived, "the end of an access")?;
             pause.pause();
         }
     }

@@ -15,9 +15,10 @@
 //! [`ringdove mount`](super), so none is empty, `.` or `..`, and no tensor's name is a folder of
 //! another's.
 
-use crate::error::json_reason;
+use crate::error::{json_reason, line_of};
 use ringdove_kernels::element::DataType;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -102,10 +103,11 @@ pub(super) struct Sharding {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct File<'a> {
     ringdove_model: u32,
     name: String,
-    tensors: Vec<Entry>,
+    #[serde(borrow)]
+    tensors: Vec<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -128,22 +130,27 @@ impl Model {
             let reason = format!("expected at most {TEXT_BYTES_MAX} bytes, seen {}", text.len());
             return Err(fault(0, reason));
         }
-        let read: File =
+        let read: File<'_> =
             serde_json::from_str(text).map_err(|error| fault(error.line(), json_reason(&error)))?;
         if read.ringdove_model != FORMAT {
             let seen = read.ringdove_model;
             return Err(fault(0, format!("ringdove_model: expected {FORMAT}, seen {seen}")));
         }
-        let tensor = |entry: Entry| {
+        let (mut tensors, mut lines) = (Vec::new(), Vec::new());
+        for raw in read.tensors {
+            let line = line_of(text, raw.get());
+            let entry: Entry = serde_json::from_str(raw.get())
+                .map_err(|error| fault(line + error.line() - 1, json_reason(&error)))?;
             let data_type = DataType::named(&entry.data_type).ok_or_else(|| {
-                let names = DataType::ALL.map(DataType::name);
+                let names = DataType::ALL.map(DataType::name).join(", ");
                 let (tensor, seen) = (&entry.name, &entry.data_type);
-                format!("tensor {tensor:?}: type {seen:?}: expected one of {}", names.join(", "))
+                fault(line, format!("tensor {tensor:?}: type {seen:?}: expected one of {names}"))
             })?;
-            Ok(Tensor { name: entry.name, data_type, shape: entry.shape })
-        };
-        let tensors = read.tensors.into_iter().map(tensor).collect::<Result<Vec<_>, String>>();
-        tensors.and_then(|tensors| Self::of(&read.name, tensors)).map_err(|reason| fault(0, reason))
+            tensors.push(Tensor { name: entry.name, data_type, shape: entry.shape });
+            lines.push(line);
+        }
+        let line = |index: Option<usize>| index.map_or(0, |index| lines[index]);
+        Self::check(&read.name, tensors).map_err(|(index, reason)| fault(line(index), reason))
     }
 
     /// A model of these tensors.
@@ -151,14 +158,21 @@ impl Model {
     /// # Errors
     /// What is wrong: a name that is no path below a folder or that is there twice, a size.
     pub fn of(name: &str, tensors: Vec<Tensor>) -> Result<Self, String> {
-        check_part(name).map_err(|why| format!("name of the model {name:?}: {why}"))?;
+        Self::check(name, tensors).map_err(|(_, reason)| reason)
+    }
+
+    /// As [`of`](Self::of); the error begins with the tensor that is meant, if it is one.
+    fn check(name: &str, tensors: Vec<Tensor>) -> Result<Self, (Option<usize>, String)> {
+        let all_of_it = |reason| (None, reason);
+        check_part(name).map_err(|why| all_of_it(format!("name of the model {name:?}: {why}")))?;
         if tensors.is_empty() || tensors.len() > TENSORS_MAX {
-            return Err(format!("expected 1 to {TENSORS_MAX} tensors, seen {}", tensors.len()));
+            let seen = tensors.len();
+            return Err(all_of_it(format!("expected 1 to {TENSORS_MAX} tensors, seen {seen}")));
         }
         let mut all: u64 = 0;
         let (mut names, mut folders) = (BTreeSet::new(), BTreeSet::new());
-        for tensor in &tensors {
-            let of = |why: String| format!("tensor {:?}: {why}", tensor.name);
+        for (index, tensor) in tensors.iter().enumerate() {
+            let of = |why| (Some(index), format!("tensor {:?}: {why}", tensor.name));
             tensor.name.split('/').try_for_each(check_part).map_err(of)?;
             if !names.insert(tensor.name.as_str()) {
                 return Err(of("the name is there twice".into()));
@@ -179,11 +193,15 @@ impl Model {
             let expected = || of(format!("shape {shape:?}: expected 1 to {BYTES_MAX} bytes"));
             all += bytes.ok_or_else(expected)?.next_multiple_of(ALIGNMENT);
             if all > BYTES_MAX {
-                return Err(format!("expected at most {BYTES_MAX} bytes in all tensors"));
+                let reason = format!("expected at most {BYTES_MAX} bytes in all tensors");
+                return Err((Some(index), reason));
             }
         }
         match names.intersection(&folders).next() {
-            Some(both) => Err(format!("tensor {both:?}: it is a folder of another's name, too")),
+            Some(both) => {
+                let index = tensors.iter().position(|tensor| tensor.name == *both);
+                Err((index, format!("tensor {both:?}: it is a folder of another's name, too")))
+            }
             None => Ok(Self { name: name.to_owned(), tensors }),
         }
     }
@@ -280,21 +298,26 @@ mod tests {
             assert_ne!(text, GOOD);
             Model::read("m.json", &text).unwrap_err().to_string()
         };
-        for (from, to, expected) in [
-            ("a/w", "../w", "no name of a file"),
-            ("a/w", "/etc/passwd", "no name of a file"),
-            ("a/w", "a//w", "no name of a file"),
-            ("a/w", "a/b", "there twice"),
-            ("\"c\"", "\"a\"", "a folder of another's name"),
-            ("\"m\"", "\"..\"", "name of the model"),
-            ("\"f64\"", "\"f63\"", "expected one of"),
-            ("[7]", "[0]", "expected 1 to"),
-            ("[7]", "[18446744073709551615, 2]", "expected 1 to"),
-            ("[7]", "[-7]", "m.json:3"),
-            ("\"name\": \"m\",", "", "missing field"),
-            ("\"ringdove_model\": 1", "\"ringdove_model\": 2", "expected 1, seen 2"),
+        for (from, to, line, expected) in [
+            ("a/w", "../w", 2, "no name of a file"),
+            ("a/w", "/etc/passwd", 2, "no name of a file"),
+            ("a/w", "a//w", 2, "no name of a file"),
+            ("a/w", "a/b", 3, "there twice"),
+            ("\"c\"", "\"a\"", 4, "a folder of another's name"),
+            ("\"m\"", "\"..\"", 0, "name of the model"),
+            ("\"f64\"", "\"f63\"", 4, "expected one of"),
+            ("[7]", "[0]", 3, "expected 1 to"),
+            ("[7]", "[18446744073709551615, 2]", 3, "expected 1 to"),
+            ("[7]", "[-7]", 3, "invalid value"),
+            ("[3, 5]", "[1099511627776]", 2, "expected 1 to"),
+            ("\"f64\",", "\"f64\"\n", 5, "expected `,` or `}`"),
+            (", \"shape\": [7]", "", 3, "missing field `shape`"),
+            ("\"name\": \"m\",", "", 4, "missing field `name`"),
+            ("\"ringdove_model\": 1", "\"ringdove_model\": 2", 0, "expected 1, seen 2"),
         ] {
             let message = refusal(from, to);
+            let place = if line == 0 { "m.json: ".into() } else { format!("m.json:{line}: ") };
+            assert!(message.starts_with(&place), "{to}: {message}");
             assert!(message.contains(expected), "{to}: {message}");
             // The place is said once.
             assert!(!message.contains(" at line "), "{to}: {message}");

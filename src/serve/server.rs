@@ -5,6 +5,7 @@ use super::balance::{Load, REST, choose};
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::Job;
 use super::layout::{HANDED, SYNCED, handed, read_synced, synced};
+use super::lived::Lived;
 use super::shard::{Counts, Kind, Shard, Write};
 use super::stale::Stale;
 use super::words::{peek, put};
@@ -30,7 +31,7 @@ pub struct Server {
     scratch: Pinned,
     removed: u64,
     /// Since when nobody is left to serve, as far as this server sees.
-    alone: Option<Instant>,
+    alone: Option<Lived>,
     /// When this server looked at its traffic last, and how many periods it lets pass.
     looked: Instant,
     rest: u32,
@@ -203,15 +204,15 @@ impl Server {
             self.alone = None;
             return Ok(false);
         }
-        let since = *self.alone.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.fabric.timeout {
+        let waited = self.alone.get_or_insert_with(Lived::new).look();
+        if waited < self.fabric.timeout {
             return Ok(false);
         }
         Err(Error::HostWaitExpired {
             what: "the workers of a job".into(),
             expected: "a sign of one, or that all leave".into(),
             seen: "none: their processes stand still".into(),
-            waited: since.elapsed(),
+            waited,
         })
     }
 

@@ -9,6 +9,7 @@ use super::layout::{
     BOARD_TABLE, BOARD_VOTES, LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
 };
 use super::lines::{Lines, Purpose};
+use super::lived::Lived;
 use super::votes::{Poll, Sight, Step};
 use super::words::{observe, peek, publish, put};
 use crate::error::{Error, Result};
@@ -17,10 +18,13 @@ use crate::transport::verbs::{MemoryRegion, Piece, RemotePiece, RemoteRegion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
+/// The most that counts of the time between two looks: whatever held this member up, it has looked
+/// several times in each of the times below before it acts on it.
+const STEP_MAX: Duration = Duration::from_millis(100);
 /// How long a member may be out of reach, from when that is noticed: when an adapter's retries have
 /// ended. A port that is down for less costs nobody its place; one that stays down holds workers up
 /// for so long. A connection is asked for every 20 ms, so that a machine that is busy has several
@@ -198,9 +202,9 @@ struct Known {
     reading: Option<u64>,
     beat: u64,
     /// When its beat rose last.
-    risen: Instant,
+    risen: Duration,
     /// Since when it is out of reach: its board, and for data.
-    failed: [Option<Instant>; 2],
+    failed: [Option<Duration>; 2],
     redundant: u64,
     /// Its table says that this member has left.
     knows_of_leaving: bool,
@@ -208,28 +212,30 @@ struct Known {
 
 struct Watcher {
     start: Start,
+    /// Times are told by it, as durations since the thread began.
+    lived: Lived,
     view: Arc<View>,
     peers: Vec<Known>,
     poll: Poll,
     /// When servers began to quarrel.
-    quarrel: Option<Instant>,
+    quarrel: Option<Duration>,
     /// The step of a vote that waits for others, and since when.
-    waits: Option<(Step, Instant)>,
+    waits: Option<(Step, Duration)>,
     /// The server that this member has voted for last.
     voted: Option<usize>,
     /// When this member was cut off last.
-    cut_off: Option<Instant>,
+    cut_off: Option<Duration>,
     beat: u64,
 }
 
 impl Watcher {
     fn new(mut start: Start, view: Arc<View>) -> Result<Self> {
-        let now = Instant::now();
+        let lived = Lived::in_steps(STEP_MAX);
         let known = |peer| Known {
             peer,
             reading: None,
             beat: 0,
-            risen: now,
+            risen: lived.time(),
             failed: [None; 2],
             redundant: 0,
             knows_of_leaving: false,
@@ -238,18 +244,19 @@ impl Watcher {
         let poll = Poll::new(start.servers, start.members, start.own);
         publish(&start.board.word64(0)?, BOARD_MAGIC);
         let (quarrel, waits, voted, cut_off) = (None, None, None, None);
-        Ok(Self { start, view, peers, poll, quarrel, waits, voted, cut_off, beat: 0 })
+        Ok(Self { start, lived, view, peers, poll, quarrel, waits, voted, cut_off, beat: 0 })
     }
 
     fn run(mut self) {
-        let mut leaving: Option<Instant> = None;
+        let mut leaving: Option<Duration> = None;
         loop {
             if let Err(error) = self.turn() {
                 tracing::error!(%error, "the watch over the members of a job ends");
                 return;
             }
             if self.view.stop.load(Ordering::Relaxed) {
-                let since = *leaving.get_or_insert_with(Instant::now);
+                let now = self.lived.time();
+                let since = *leaving.get_or_insert(now);
                 self.view.mark(LEFT);
                 let is_told = |known: &Known| {
                     known.knows_of_leaving
@@ -257,7 +264,7 @@ impl Watcher {
                         || known.peer.member >= self.start.servers
                         || self.view.left() >> known.peer.member & 1 == 1
                 };
-                if self.peers.iter().all(is_told) || since.elapsed() > FAREWELL {
+                if self.peers.iter().all(is_told) || now - since > FAREWELL {
                     return;
                 }
             }
@@ -267,12 +274,12 @@ impl Watcher {
 
     fn turn(&mut self) -> Result<()> {
         self.beat += 1;
+        let now = self.lived.look();
         put(&self.start.board.word64(BOARD_BEAT as usize)?, self.beat);
         self.poll.mark(self.view.marks.load(Ordering::Relaxed));
         for index in 0..self.peers.len() {
             self.look(index)?;
         }
-        let now = Instant::now();
         let silent = self.silent(now);
         self.poll.learn_reach(self.start.own, silent);
         self.view.silent.store(silent, Ordering::Relaxed);
@@ -301,7 +308,7 @@ impl Watcher {
         let lines = self.start.lines.clone();
         let member = self.peers[index].peer.member;
         let at = member as u64 * BOARD_BYTES;
-        let now = Instant::now();
+        let now = self.lived.time();
         let is_broken = self.view.broken.load(Ordering::Relaxed) >> member & 1 == 1;
         if is_broken {
             // The member itself may have nothing to do there now.
@@ -354,7 +361,7 @@ impl Watcher {
         }
         let beat = word(BOARD_BEAT)?;
         if beat != known.beat {
-            (known.beat, known.risen) = (beat, Instant::now());
+            (known.beat, known.risen) = (beat, self.lived.time());
         }
         self.poll.learn(member, word(BOARD_VOTES)?);
         if member < self.start.servers {
@@ -371,31 +378,31 @@ impl Watcher {
     }
 
     /// Is a connection to this member gone for longer than `most`, or for good?
-    fn is_out_of_reach(&self, known: &Known, now: Instant, most: Duration) -> bool {
+    fn is_out_of_reach(&self, known: &Known, now: Duration, most: Duration) -> bool {
         let mut failed = known.failed.iter().flatten().peekable();
         let is_gone = failed.peek().is_some() && self.start.lines.is_gone(known.peer.member);
-        is_gone || failed.any(|since| now.duration_since(*since) > most)
+        is_gone || failed.any(|since| now - *since > most)
     }
 
-    fn silent(&self, now: Instant) -> u64 {
+    fn silent(&self, now: Duration) -> u64 {
         let is_silent = |known: &&Known| {
             self.is_out_of_reach(known, now, REPAIR_MAX)
-                || now.duration_since(known.risen) > self.start.stall_timeout
+                || now - known.risen > self.start.stall_timeout
         };
         self.peers.iter().filter(is_silent).fold(0, |set, known| set | 1 << known.peer.member)
     }
 
     /// Is this member the one that is cut off, or was it a moment ago? Then others whose
     /// connections are not made anew yet are not to blame.
-    fn was_cut_off(&mut self, now: Instant, is_alone: bool) -> bool {
+    fn was_cut_off(&mut self, now: Duration, is_alone: bool) -> bool {
         let is_any_failed = self.peers.iter().any(|known| known.failed != [None; 2]);
         if is_alone || is_any_failed && !self.start.lines.adapter.is_port_up() {
             self.cut_off = Some(now);
         }
-        self.cut_off.is_some_and(|since| now.duration_since(since) < CUT_OFF_REST)
+        self.cut_off.is_some_and(|since| now - since < CUT_OFF_REST)
     }
 
-    fn sight(&mut self, now: Instant, silent: u64) -> Sight {
+    fn sight(&mut self, now: Duration, silent: u64) -> Sight {
         let servers = (1u64 << self.start.servers) - 1;
         let since = match self.poll.quarrel() {
             0 => None,
@@ -425,7 +432,7 @@ impl Watcher {
         let waits = self.poll.waits();
         let since = self.waits.filter(|(step, _)| Some(*step) == waits).map(|(_, since)| since);
         self.waits = waits.map(|step| (step, since.unwrap_or(now)));
-        let waited = self.waits.filter(|(_, since)| now.duration_since(*since) > STEP_WAIT);
+        let waited = self.waits.filter(|(_, since)| now - *since > STEP_WAIT);
         Sight {
             suspects: silent & servers,
             well: well & servers,

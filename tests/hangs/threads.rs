@@ -4,7 +4,7 @@ use super::hardware::{self, World, on_machine_env, settings};
 use super::{Outcome, choose, judge, names, report_of, seeds};
 use cudarc::driver::{CudaEvent, CudaSlice};
 use fastrand::Rng;
-use ringdove::{Collective, CollectiveSpec, DataType, Error, ReduceOp, Settings};
+use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Settings};
 use std::time::Duration;
 
 /// Names the file for the figure.
@@ -50,27 +50,34 @@ fn culprits_in_one_process_are_named() {
     println!("{}", std::fs::read_to_string(file.path()).unwrap());
 }
 
+/// How long a wait lasts. What comes before the hang has to end by then; where a busy machine was
+/// too slow for that, the seed is tried again with the next one.
+const WAITS: [Duration; 3] =
+    [Duration::from_millis(1500), Duration::from_secs(6), Duration::from_secs(24)];
+
 fn hang(seed: u64) -> Outcome {
+    let outcome = WAITS.into_iter().find_map(|wait| try_hang(seed, wait));
+    outcome.unwrap_or_else(|| panic!("seed {seed}: calls before the hang take {WAITS:?}"))
+}
+
+/// None: what came before the hang took longer than a wait.
+fn try_hang(seed: u64, wait_timeout: Duration) -> Option<Outcome> {
     let mut random = Rng::with_seed(seed);
     let kind = KINDS[seed as usize % KINDS.len()];
     // With two ranks nobody knows which of two calls is the wrong one.
     let fewest = if kind == Kind::OtherCall { 3 } else { 2 };
     let ranks = random.usize(fewest..=8);
     let culprit = random.usize(..ranks);
-    let settings = Settings {
-        // Calls before the hang end by then, eight ranks on two processors included.
-        wait_timeout: Duration::from_millis(1500),
-        drop_timeout: Duration::from_millis(400),
-        ..settings()
-    };
+    let settings =
+        Settings { wait_timeout, drop_timeout: Duration::from_millis(400), ..settings() };
     let mut hang = Hang::new(World::with(ranks, &settings), random, culprit);
-    hang.warm_up();
-    let held = match kind {
-        Kind::NeverCalls => hang.call_without_culprit(1),
-        Kind::FallsBehind => hang.call_without_culprit(3),
-        Kind::NeverSends => hang.send_without_culprit(),
-        Kind::OtherCall => hang.call_otherwise(),
-        Kind::LateGpu => Some(hang.hold_up()),
+    let held = match hang.warm_up().and_then(|()| hang.begin(kind)) {
+        Ok(held) => held,
+        Err(error) => {
+            assert!(matches!(error, Error::WaitExpired(_)), "seed {seed}: {error:?}");
+            println!("seed {seed}: {wait_timeout:?} are too short here: {error}");
+            return None;
+        }
     };
     for communicator in &hang.world.communicators {
         hardware::wait_for_error(communicator);
@@ -80,7 +87,7 @@ fn hang(seed: u64) -> Outcome {
         holders.communicators[0].abort("the test is over");
     }
     let what = format!("{kind:?} of rank {culprit} of {ranks}");
-    Outcome::of(seed, what, names(&report.verdict, culprit), report.to_string())
+    Some(Outcome::of(seed, what, names(&report.verdict, culprit), report.to_string()))
 }
 
 /// A communicator that hangs.
@@ -146,16 +153,32 @@ impl Hang {
     }
 
     /// Some calls that all ranks make, and their end.
-    fn warm_up(&mut self) {
+    fn warm_up(&mut self) -> Result<(), Error> {
         for _ in 0..self.random.usize(..3) {
             let (collective, count) = self.draw();
-            (0..self.ranks()).for_each(|rank| self.call(rank, collective, count).unwrap());
+            (0..self.ranks()).try_for_each(|rank| self.call(rank, collective, count))?;
         }
-        self.world.finish();
+        for stream in &self.world.streams {
+            // A kernel that failed leaves its record, which `check` reads.
+            let _ = stream.synchronize();
+        }
+        self.world.communicators.iter().try_for_each(Communicator::check)
+    }
+
+    /// What makes it hang.
+    fn begin(&mut self, kind: Kind) -> Result<Option<Held>, Error> {
+        match kind {
+            Kind::NeverCalls => self.call_without_culprit(1),
+            Kind::FallsBehind => self.call_without_culprit(3),
+            Kind::NeverSends => self.send_without_culprit()?,
+            Kind::OtherCall => self.call_otherwise()?,
+            Kind::LateGpu => return self.hold_up().map(Some),
+        }
+        Ok(None)
     }
 
     /// All ranks but one make so many calls.
-    fn call_without_culprit(&mut self, calls: usize) -> Option<Held> {
+    fn call_without_culprit(&mut self, calls: usize) {
         for _ in 0..calls {
             let (collective, count) = self.draw();
             for rank in self.others() {
@@ -163,11 +186,10 @@ impl Hang {
                 let _ = self.call(rank, collective, count);
             }
         }
-        None
     }
 
     /// Each rank but one sends to the next one and receives from the one before.
-    fn send_without_culprit(&mut self) -> Option<Held> {
+    fn send_without_culprit(&mut self) -> Result<(), Error> {
         let ranks = self.ranks();
         let bytes = choose(&mut self.random, &[4, 4096, BYTES]);
         for rank in self.others() {
@@ -175,17 +197,17 @@ impl Hang {
             let send = self.sends[rank].slice(..bytes);
             let mut receive = self.receives[rank].slice_mut(..bytes);
             let mut group = self.world.communicators[rank].group();
-            group.send_bytes(DataType::U8, &send, next as u32).unwrap();
-            group.receive_bytes(DataType::U8, &mut receive, last as u32).unwrap();
-            group.launch(&self.world.streams[rank]).unwrap();
+            group.send_bytes(DataType::U8, &send, next as u32)?;
+            group.receive_bytes(DataType::U8, &mut receive, last as u32)?;
+            group.launch(&self.world.streams[rank])?;
         }
-        None
+        Ok(())
     }
 
-    fn call_otherwise(&mut self) -> Option<Held> {
+    fn call_otherwise(&mut self) -> Result<(), Error> {
         let (collective, count) = self.draw();
         for rank in self.others() {
-            self.call(rank, collective, count).unwrap();
+            self.call(rank, collective, count)?;
         }
         let different = match self.random.bool() {
             true => self.call(self.culprit, collective, count + 1),
@@ -194,12 +216,14 @@ impl Hang {
             }
             false => self.call(self.culprit, Collective::AllReduce, count),
         };
-        different.unwrap_err();
-        None
+        match different.unwrap_err() {
+            error @ Error::WaitExpired(_) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The culprit's stream waits for a kernel of another communicator, which does not end.
-    fn hold_up(&mut self) -> Held {
+    fn hold_up(&mut self) -> Result<Held, Error> {
         let holders = self.holders.take().unwrap();
         let mut buffer = self.receives[self.culprit].slice_mut(..4);
         let (holder, stream) = (&holders.communicators[0], &holders.streams[0]);
@@ -209,7 +233,11 @@ impl Hang {
         let event = stream.record_event(None).unwrap();
         self.world.streams[self.culprit].wait(&event).unwrap();
         let (collective, count) = self.draw();
-        (0..self.ranks()).for_each(|rank| self.call(rank, collective, count).unwrap());
-        (holders, event)
+        let called = (0..self.ranks()).try_for_each(|rank| self.call(rank, collective, count));
+        if let Err(error) = called {
+            holder.abort("the others were too slow");
+            return Err(error);
+        }
+        Ok((holders, event))
     }
 }

@@ -9,6 +9,8 @@
 //! | `RINGDOVE_BENCH_SVG` | a file: draws a bar chart |
 //! | `RINGDOVE_BENCH_MODELS` | names between commas, instead of all |
 //! | `RINGDOVE_BENCH_NODES` | 2 or 4, instead of both |
+//! | `RINGDOVE_BENCH_ROUNDS` | rounds, instead of 7 |
+//! | `RINGDOVE_BENCH_STEPS` | steps of a round without kernels, instead of 40, 5 and 3 by model |
 //! | `RINGDOVE_BENCH_HWSIM` | more arguments of `hwsim run`, such as `--no-adapters` |
 //! | `RINGDOVE_BENCH_WITH` | a command that starts each measurement: one that stops other work |
 
@@ -33,6 +35,8 @@ const WITH: &str = "RINGDOVE_BENCH_WITH";
 const ONLY_MODELS: &str = "RINGDOVE_BENCH_MODELS";
 const ONLY_NODES: &str = "RINGDOVE_BENCH_NODES";
 const OPTIONS: &str = "RINGDOVE_BENCH_HWSIM";
+const WISHED_ROUNDS: &str = "RINGDOVE_BENCH_ROUNDS";
+const WISHED_STEPS: &str = "RINGDOVE_BENCH_STEPS";
 /// Rounds in which all ways take turns: what disturbs one disturbs the others.
 const ROUNDS: usize = 7;
 const NODES: [u32; 2] = [2, 4];
@@ -43,10 +47,13 @@ const COMPUTE: &str = "compute";
 fn main() {
     if let Ok(name) = std::env::var(INSIDE) {
         let at = MODELS.iter().position(|model| model.name == name).unwrap();
-        return inside(&MODELS[at], STEPS[at]);
+        return inside(&MODELS[at], number(WISHED_STEPS).unwrap_or(STEPS[at] as usize));
     }
     let mut rows = Vec::new();
-    println!("ms of a step, medians of {ROUNDS} rounds; processor time of all ranks / time passed");
+    println!(
+        "ms of a step, medians of {} rounds; processor time of all ranks / time passed",
+        rounds()
+    );
     print!("nodes  model  transfers   bytes each  {:>15}", COMPUTE);
     Way::ALL.iter().for_each(|way| print!("  {:>15}", way.name()));
     println!("   gRPC / analysed    RPC / analysed");
@@ -73,6 +80,17 @@ fn main() {
     if let Some(path) = std::env::var_os(DRAWING) {
         std::fs::write(path, drawing(&rows)).unwrap();
     }
+}
+
+/// The number that a variable holds.
+fn number(variable: &str) -> Option<usize> {
+    let text = std::env::var(variable).ok()?;
+    let number = text.parse().ok().filter(|number| *number > 0);
+    Some(number.unwrap_or_else(|| panic!("{variable}={text}: expected a number above 0")))
+}
+
+fn rounds() -> usize {
+    number(WISHED_ROUNDS).unwrap_or(ROUNDS)
 }
 
 /// A model on some nodes: the kernels, and communication in each way.
@@ -115,7 +133,7 @@ fn measure(model: &Model, nodes: u32) -> Row {
     let words = [COMPUTE, "gRPC", "RPC", "messages", "staged", "analysed"];
     let times = words.map(|word| {
         let of_word: Vec<_> = rounds.iter().filter(|((way, _), _)| *way == word).collect();
-        assert_eq!(of_word.len(), ROUNDS, "{word}");
+        assert_eq!(of_word.len(), self::rounds(), "{word}");
         let all = of_word.iter().all(|(_, (_, _, count))| *count == nodes);
         assert!(all, "{word}: not every rank has measured");
         let of = |which: fn(&(f64, f64, u32)) -> f64| {
@@ -140,7 +158,7 @@ fn processor_seconds() -> f64 {
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
-fn inside(model: &Model, steps: u32) {
+fn inside(model: &Model, steps: usize) {
     let ranks = try_join_with(1, Settings { user_lanes: 1, ..settings() }).unwrap();
     let rank = &ranks[0];
     let stream = rank.context().new_stream().unwrap();
@@ -155,8 +173,8 @@ fn inside(model: &Model, steps: u32) {
         assert!(seen.is_none_or(|seen| seen == expected), "{}", measured.way.name());
     };
     all.iter_mut().for_each(check);
-    for round in 0..ROUNDS {
-        let time = |measured: &mut Measured<'_, '_>, word: &str, steps: u32| {
+    for round in 0..rounds() {
+        let time = |measured: &mut Measured<'_, '_>, word: &str, steps: usize| {
             // Nobody's time counts for the way before.
             measured.meet();
             let (began, processor) = (Instant::now(), processor_seconds());
@@ -167,8 +185,8 @@ fn inside(model: &Model, steps: u32) {
                 }
             }
             measured.meet();
-            let passed = 1e3 * began.elapsed().as_secs_f64() / f64::from(steps);
-            let took = 1e3 * (processor_seconds() - processor) / f64::from(steps);
+            let passed = 1e3 * began.elapsed().as_secs_f64() / steps as f64;
+            let took = 1e3 * (processor_seconds() - processor) / steps as f64;
             println!("RESULT {word} {round} {took} {passed}");
         };
         all[0].set_idle(false);

@@ -46,7 +46,7 @@ pub struct ExploreArguments {
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, garbage, user,
     /// user-faults, reuse, experts, relays, experts-faults, batches, batches-faults, claims, waits,
-    /// rewrites, collectives, collectives-faults, packed, packed-faults, clock, groups,
+    /// rewrites, corners, collectives, collectives-faults, packed, packed-faults, clock, groups,
     /// groups-faults, graphs, device, device-faults, members, members-faults, absences,
     /// communicators, communicators-faults, connections, connections-faults, lossy,
     /// several-faults, words or random

@@ -50,8 +50,20 @@ impl Subject {
     /// Scenarios that come to it.
     pub fn scenarios(self) -> &'static [Scenario] {
         match self {
-            Self::Executor => &Scenario::DRAWN[..8],
-            Self::User => &[Scenario::User, Scenario::UserFaults, Scenario::Reuse],
+            Self::Executor => &[
+                Scenario::Ring,
+                Scenario::Stores,
+                Scenario::LowLatency,
+                Scenario::Grants,
+                Scenario::Refusal,
+                Scenario::Abort,
+                Scenario::Expiry,
+                Scenario::Stray,
+                Scenario::Corners,
+            ],
+            Self::User => {
+                &[Scenario::User, Scenario::UserFaults, Scenario::Reuse, Scenario::Corners]
+            }
             Self::Experts => &[
                 Scenario::Experts,
                 Scenario::Relays,
@@ -61,6 +73,7 @@ impl Subject {
                 Scenario::Claims,
                 Scenario::Waits,
                 Scenario::Rewrites,
+                Scenario::Corners,
             ],
         }
     }

@@ -43,7 +43,8 @@ const REGRESSIONS: [(Scenario, u64); 14] = [
 ];
 
 /// Those that no random seed draws.
-const NOT_DRAWN: [Scenario; 3] = [Scenario::Packed, Scenario::PackedFaults, Scenario::Rewrites];
+const NOT_DRAWN: [Scenario; 4] =
+    [Scenario::Packed, Scenario::PackedFaults, Scenario::Rewrites, Scenario::Corners];
 
 fn must_be_fine(scenario: Scenario, seed: u64) {
     if let Err(failure) = run(&Kernels::committed(), &Options::draw(scenario, seed)) {

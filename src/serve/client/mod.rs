@@ -6,6 +6,7 @@ mod send;
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::{Job, Terms};
 use super::layout::{HEADER_BYTES, LEADS, LEFT, OBSERVER, Room, VERSION};
+use super::lived::Lived;
 use super::shard::{Kind, REASONS};
 use super::words::{observe, peek, set};
 use crate::bootstrap::Launch;
@@ -16,7 +17,7 @@ use crate::shared::Region;
 use crate::transport::verbs::RemoteAccess;
 use ringdove_kernels::element::DataType;
 use send::Sending;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a client is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -429,12 +430,13 @@ impl Client {
     /// A server does not answer: its connection is made anew, or the members remove it, or this
     /// one is cut off.
     fn wait_for_server(&mut self, server: Rank, before: u64) -> Result<()> {
-        let (since, mut pause) = (Instant::now(), Pause::default());
+        let (mut lived, mut pause) = (Lived::new(), Pause::default());
         loop {
             if self.fabric.heals(server.index()) || self.fabric.view.removed() != before {
                 return Ok(());
             }
-            if since.elapsed() > self.fabric.timeout {
+            let waited = lived.look();
+            if waited > self.fabric.timeout {
                 let silent = self.fabric.view.silent();
                 let seen = (0..self.job().servers).filter(|server| silent >> server & 1 == 1);
                 let seen: Vec<_> = seen.map(|server| Rank(server as u32).to_string()).collect();
@@ -443,7 +445,7 @@ impl Client {
                     expected: "a new connection, or more than half of the members to remove it"
                         .into(),
                     seen: format!("neither; {} do not answer this worker", seen.join(", ")),
-                    waited: since.elapsed(),
+                    waited,
                 });
             }
             pause.pause();
@@ -460,18 +462,19 @@ struct Waiting {
     what: &'static str,
     shard: usize,
     number: u64,
-    since: Instant,
+    lived: Lived,
     pause: Pause,
 }
 
 impl Waiting {
     fn new(what: &'static str, shard: usize, number: u64) -> Self {
-        Self { what, shard, number, since: Instant::now(), pause: Pause::default() }
+        Self { what, shard, number, lived: Lived::new(), pause: Pause::default() }
     }
 
     /// Another turn.
     fn turn(&mut self, client: &mut Client, shard: usize) -> Result<()> {
-        if self.since.elapsed() < client.fabric.timeout {
+        let waited = self.lived.look();
+        if waited < client.fabric.timeout {
             self.pause.pause();
             return Ok(());
         }
@@ -485,7 +488,7 @@ impl Waiting {
             what: format!("{} of shard {}, write {}", self.what, self.shard, self.number),
             expected: "the server to go on".into(),
             seen: format!("{} of {sent} writes acknowledged by rank {primary}{bound}", acked),
-            waited: self.since.elapsed(),
+            waited,
         })
     }
 }

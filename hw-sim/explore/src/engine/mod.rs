@@ -19,7 +19,7 @@ pub use transport::{Carried, Links, UNANSWERED};
 use crate::rank::Rank;
 
 /// Bytes that a route may touch, where its setup does not say: as far as offsets reach.
-const ANY_BYTES: u64 = 1 << 40;
+pub(crate) const ANY_BYTES: u64 = 1 << 40;
 
 /// One ordering of the host's code, weakened to relaxed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +96,10 @@ pub struct Manner {
     pub watches_abort: bool,
     /// Lanes write words of eight bytes whole, as low-latency messages need.
     pub whole_words: bool,
-    /// What lanes read may turn out to be what is stored later, while nobody has looked at it.
-    pub reads_late: bool,
+    /// What lanes read may turn out to be what is stored later, while nobody has looked at it. They
+    /// read so many bytes at a time, and words of eight bytes of those: a store of less is not
+    /// taken for what such a word holds.
+    pub reads_late: Option<u64>,
     /// What is weakened.
     pub mutant: Option<HostMutant>,
 }
@@ -112,7 +114,7 @@ impl Manner {
             splits: random.bool(),
             watches_abort: true,
             whole_words,
-            reads_late: false,
+            reads_late: None,
             mutant: None,
         }
     }
@@ -127,7 +129,7 @@ impl Default for Manner {
             splits: false,
             watches_abort: false,
             whole_words: false,
-            reads_late: false,
+            reads_late: None,
             mutant: None,
         }
     }

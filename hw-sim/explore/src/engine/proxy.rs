@@ -338,9 +338,12 @@ impl ProxyEngine {
                         true => strength(Ordering::Relaxed),
                         false => Strength::WEAK,
                     };
-                    if self.manner.reads_late {
-                        let copied = self.memory.copy_late(lane.agent, from, to, bytes, how);
-                        copied.map_err(outside)?;
+                    if let Some(unit) = self.manner.reads_late {
+                        for at in (0..bytes).step_by(unit as usize) {
+                            let (from, to, bytes) = (from + at, to + at, unit.min(bytes - at));
+                            let copied = self.memory.copy_late(lane.agent, from, to, bytes, how);
+                            copied.map_err(outside)?;
+                        }
                         return self.end_work(number);
                     }
                     let mut data = vec![0; bytes as usize];

@@ -56,12 +56,12 @@ const EXPERTS: &[Reason] = &[
     ("experts_await_returns: fence.acq_rel.sys 6", "", TWO_WAITS),
     ("experts_await_returns: fence.acq_rel.sys 8", "", TWO_WAITS),
     ("experts_await_returns: fence.acq_rel.sys 11", "", TWO_WAITS),
-    ("experts_await_returns: ld.relaxed.sys 10", "", FIRST_LOOK),
+    ("experts_await_gathered: bar.red.or.pred 1", "", NO_ANSWER),
 ];
 
-const FIRST_LOOK: &str = "gap: the first look at a completion, behind which a source is written \
-                          again; `rewrites` notices it in other kernels, and no seed of its first \
-                          40 here";
+const NO_ANSWER: &str = "equivalent: nobody uses its answer; only in a group that goes on does a \
+                         thread read behind it what others wrote, and such a group relays \
+                         nothing; the end of the launch orders the rest";
 
 const TOGETHER: &str =
     "equivalent: it brings the lanes of a warp together, which do not depend on one another";

@@ -1,26 +1,28 @@
 //! Launches of a run of experts, as `ringdove::experts` makes them.
 
+use std::ops::RangeInclusive;
+
 use ringdove_kernels::experts::{EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall};
 
-use super::experts::{Run, Shape};
+use super::experts::Run;
+use super::experts_shape::Shape;
 use super::{Kernels, Scenario};
 use crate::fault::Fault;
 use crate::world::Shown;
 
-/// Turns by which a rank of `rewrites` receives late at most, as a power of two.
-const LATE_LOG2_MAX: u32 = 13;
+/// Turns by which a rank receives late, and by which it combines late: powers of two. The second is
+/// as long as a peer takes to receive the next step and to return its rows.
+const LATE_LOG2: RangeInclusive<u32> = 8..=13;
+const COMBINES_LATE_LOG2: RangeInclusive<u32> = 12..=14;
 
 impl Run<'_> {
-    /// Has a rank come late to a receive: others are then ahead of it as far as the protocol lets
-    /// them, and write again what it has not looked at.
-    fn hold_back(&mut self, rank: usize, number: usize) {
-        if self.options.scenario != Scenario::Rewrites {
-            return;
-        }
+    /// Has a rank come late to a receive or a combine, perhaps: others are then ahead of it as far
+    /// as the protocol lets them, and write again what it has not looked at.
+    fn hold_back(&mut self, rank: usize, number: usize, log2: RangeInclusive<u32>) {
         let place = (number * self.ranks.len() + rank) as u64;
         let mut random = fastrand::Rng::with_seed(self.options.seed ^ ((place + 1) << 40));
         if random.bool() {
-            let turns = 1 << random.u32(8..=LATE_LOG2_MAX);
+            let turns = 1 << random.u32(log2);
             self.world.wait(rank as u32, turns);
         }
     }
@@ -61,11 +63,16 @@ impl Run<'_> {
         let overlaps = self.options.shape.overlaps && !again;
         self.launch_send(rank, step(0), handle(0), kernels);
         for number in 0..count {
-            self.hold_back(rank, step(number));
+            if self.options.scenario == Scenario::Rewrites {
+                self.hold_back(rank, step(number), LATE_LOG2);
+            }
             self.launch_receive(rank, step(number), handle(number), kernels);
             self.launch_return(rank, step(number), handle(number), kernels);
             if overlaps && number + 1 < count {
                 self.launch_send(rank, step(number + 1), handle(number + 1), kernels);
+            }
+            if self.options.shape.combines_late {
+                self.hold_back(rank, step(number), COMBINES_LATE_LOG2);
             }
             self.launch_combine(rank, step(number), handle(number), kernels);
             if !overlaps && number + 1 < count {

@@ -3,6 +3,7 @@
 mod collectives;
 mod experts;
 mod experts_launches;
+mod experts_shape;
 mod experts_verdict;
 mod grants;
 mod kernels;
@@ -24,13 +25,13 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
 
-use crate::engine::{Engine, Manner, Route, device_engines};
+use crate::engine::{ANY_BYTES, Engine, Manner, Route, device_engines};
 use crate::fault::Fault;
 use crate::members;
 use crate::rank::{NEVER_NS, Program, Rank, encode};
 use crate::world::{Stats, World};
 
-pub use experts::Shape;
+pub use experts_shape::Shape;
 pub use kernels::Kernels;
 pub use messages::Shape as GroupShape;
 pub use options::{Change, Options};
@@ -98,6 +99,10 @@ pub enum Scenario {
     /// writes what an engine has read for it again, and knows of that by the engine's completion
     /// alone. Engines' reads may see what is stored later, as in `Reuse`.
     Rewrites,
+    /// What other scenarios hardly come to, as `Grants`, `User` or `Experts`: two blocks fail at
+    /// once, a block waits alone, a message arrives whose sender's engine stops behind it, results
+    /// are combined late, or some threads of a block see a failure and others do not.
+    Corners,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
     /// The same, and a GPU or an engine stops, or a host aborts.
@@ -149,7 +154,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 42] = [
+    pub const ALL: [(&'static str, Self); 43] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -171,6 +176,7 @@ impl Scenario {
         ("claims", Self::Claims),
         ("waits", Self::Waits),
         ("rewrites", Self::Rewrites),
+        ("corners", Self::Corners),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
         ("packed", Self::Packed),
@@ -195,7 +201,7 @@ impl Scenario {
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long, and those that
-    /// joined later (packed trees, `Rewrites`): seeds of `Random` are what they were.
+    /// joined later (packed trees, `Rewrites`, `Corners`): seeds of `Random` are what they were.
     pub const DRAWN: [Self; 37] = [
         Self::Ring,
         Self::Stores,
@@ -527,7 +533,7 @@ impl<'a> Setup<'a> {
         self.world.reports_ends = traffic != Traffic::User;
         let abort_words = self.ranks.each_ref().map(|rank| rank.communicator.abort);
         let watches_abort = self.options.device.is_some();
-        let reads_late = self.options.scenario == Scenario::Reuse;
+        let reads_late = (self.options.scenario == Scenario::Reuse).then_some(ANY_BYTES);
         let mutant = self.options.host;
         let manner = Manner { mutant, watches_abort, reads_late, ..Manner::default() };
         let mut engines = devices(&self.memory, self.options, &self.ranks, &self.routes, manner)?;

@@ -1,5 +1,6 @@
 //! What a seed draws before a run.
 
+mod corners;
 mod strikes;
 
 use std::fmt;
@@ -164,6 +165,9 @@ impl Options {
             None if scenario == Scenario::Clock => {
                 Traffic::OF_WAITS[random.usize(..Traffic::OF_WAITS.len())]
             }
+            None if scenario == Scenario::Corners => {
+                Traffic::OF_CORNERS[random.usize(..Traffic::OF_CORNERS.len())]
+            }
             None => Traffic::OF_EXECUTOR[random.usize(..Traffic::OF_EXECUTOR.len())],
         };
         // Short messages mostly, because they are quick; long ones give all warps a part.
@@ -301,6 +305,10 @@ impl Options {
             }
             Scenario::Rewrites => {
                 options.shape.rewrite(&mut random);
+                scenario
+            }
+            Scenario::Corners => {
+                options.turn_a_corner(&mut random);
                 scenario
             }
             Scenario::CollectivesFaults | Scenario::PackedFaults => {

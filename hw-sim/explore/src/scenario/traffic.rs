@@ -51,6 +51,9 @@ impl Traffic {
     pub const OF_WAITS: [Self; 6] =
         [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants, Self::User, Self::Experts];
 
+    /// Those of [`Scenario::Corners`](super::Scenario::Corners), as often as they are drawn.
+    pub const OF_CORNERS: [Self; 4] = [Self::Grants, Self::User, Self::Experts, Self::Experts];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, it)| *it == self).map_or("?", |(name, _)| name)
