@@ -3,10 +3,12 @@
 
 #[path = "collectives/case.rs"]
 mod case;
+#[path = "collectives/chosen.rs"]
+mod chosen;
 mod hardware;
 
 use case::{Case, check};
-use hardware::chosen::chosen;
+use chosen::chosen;
 use hardware::perf::{assert_right, on_real_hardware, perf};
 use hardware::{World, on_machine_env, on_virtual, run_bounded, settings, tool};
 use ringdove::id::AlgorithmKind;

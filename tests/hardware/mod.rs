@@ -8,7 +8,6 @@
 
 pub mod adapter;
 pub mod captures;
-pub mod chosen;
 pub mod data;
 pub mod drivers;
 pub mod engines;
