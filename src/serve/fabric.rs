@@ -28,6 +28,8 @@ const RETRY_TIMEOUT_MAX: Duration = Duration::from_millis(400);
 const ACCESS_BYTES_MAX: u64 = 64 << 20;
 /// Turns of a wait before the thread sleeps between them.
 const SPINS: u32 = 200;
+/// The longest such sleep.
+const SLEEP_MAX: Duration = Duration::from_millis(4);
 
 /// Memory of this member that its adapter reaches.
 pub(super) struct Pinned {
@@ -283,9 +285,16 @@ pub(super) struct Pause(u32);
 
 impl Pause {
     pub(super) fn pause(&mut self) {
+        self.pause_after(Duration::ZERO);
+    }
+
+    /// A turn of a wait that has lasted for `waited`, where each look costs others something: a
+    /// sixteenth of that, up to 4 ms, may pass before the next.
+    pub(super) fn pause_after(&mut self, waited: Duration) {
         self.0 = self.0.saturating_add(1);
         if self.0 > SPINS {
-            std::thread::sleep(Duration::from_micros(u64::from(self.0 - SPINS).min(500)));
+            let sleep = Duration::from_micros(u64::from(self.0 - SPINS).min(500));
+            std::thread::sleep(sleep.max((waited / 16).min(SLEEP_MAX)));
         }
     }
 }

@@ -475,7 +475,8 @@ impl Waiting {
     fn turn(&mut self, client: &mut Client, shard: usize) -> Result<()> {
         let waited = self.lived.look();
         if waited < client.fabric.timeout {
-            self.pause.pause();
+            // A look is a read, which the server's adapter answers.
+            self.pause.pause_after(waited);
             return Ok(());
         }
         let (acked, sent) = (client.acked[shard], client.sent[shard]);

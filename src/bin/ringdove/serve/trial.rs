@@ -122,8 +122,8 @@ impl Trial {
         client.leave()?;
         let rate = |count: u64, time: Duration| bytes * count as f64 / time.as_secs_f64() / 1e9;
         Ok(format!(
-            "worker {worker}: {} gradients, {:.2} GB/s until acknowledged, {} reads of all \
-             parameters, {:.2} GB/s\n",
+            "worker {worker}: {} gradients, {:.4} GB/s until acknowledged, {} reads of all \
+             parameters, {:.4} GB/s\n",
             self.steps,
             rate(self.steps, pushing),
             self.reads,
