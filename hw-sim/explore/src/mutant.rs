@@ -556,10 +556,10 @@ Each row is PTX with one ordering removed or weakened: the n-th of its kind in
 `ringdove.cuh`, and in each entry or function of `kernels/ptx/experts.ptx`. The last column names a
 scenario and a seed that go wrong with it, or says why none does: *equivalent* ones change nothing
 that the memory model lets anybody see; a *gap* is one that somebody should notice, and no run that
-was tried does; *not reached* is a line that no run comes to; a *copy* is not reached either, but
-the same instruction between the same neighbours, or at the same place of the function that is
-named, is noticed elsewhere: both come from one inlined function; a *rare* one is such a copy that
-runs come to, and no run that was tried notices. Written by
-`cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
-test replays each row that names one.
+was tried does; *not reached* is a line to which no run of the first 120 seeds of each scenario
+comes; a *copy* is not reached either, but the same instruction between the same neighbours, or at
+the same place of the function that is named, is noticed elsewhere: both come from one inlined
+function; a *rare* one is such a copy that these seeds come to, and no run that was tried notices.
+Written by `cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each
+row first; a test replays each row that names one.
 ";

@@ -173,6 +173,51 @@ fn faults_can_be_asked_for() {
     assert!(failure.replay().contains("--fault rank1:abort-at=1"), "{}", failure.replay());
 }
 
+/// If this fails, a fault that a user names ends in a failing run where nothing is wrong with the
+/// library: waits that nobody ends, or a record that the verdict does not know.
+#[test]
+fn each_fault_of_kernels_can_be_asked_for_in_each_of_their_scenarios() {
+    let faults = [
+        "gpu0:stop-at=400",
+        "gpu1:clock-leaps-at=100:-5",
+        "engine0:stall-after=300",
+        "rank1:kill-at=300",
+        "rank0:abort-at=300",
+        "rank1:no-alarm",
+        "rank1:stray-claim-at=200",
+        "rank1:ring-garbage-at=200",
+        "rank0:bad-op=0:0",
+        "rank0:bad-port=0",
+    ];
+    let scenarios = [
+        Scenario::Ring,
+        Scenario::Stores,
+        Scenario::LowLatency,
+        Scenario::Grants,
+        Scenario::User,
+        Scenario::Experts,
+        Scenario::Relays,
+        Scenario::Batches,
+        Scenario::Collectives,
+        Scenario::Packed,
+        Scenario::Groups,
+        Scenario::Graphs,
+        Scenario::Device,
+    ];
+    let kernels = Kernels::committed();
+    for scenario in scenarios {
+        for fault in faults {
+            for seed in 0..2 {
+                let mut options = Options::draw(scenario, seed);
+                options.add_fault(fault.parse().unwrap()).unwrap();
+                if let Err(failure) = run(&kernels, &options) {
+                    panic!("{failure}replay: hwsim explore {}", failure.replay());
+                }
+            }
+        }
+    }
+}
+
 /// The same in a run of jobs; who has no adapter has none of its faults.
 #[test]
 fn faults_of_jobs_can_be_asked_for() {

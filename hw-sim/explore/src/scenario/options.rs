@@ -12,6 +12,9 @@ use crate::fault::Fault;
 use crate::members::{Shape as MembersShape, Strike as MembersStrike};
 use crate::rank::NEVER_NS;
 
+/// How many looks at the clock a wait may last in a run with a fault that was asked for.
+const DEADLINE_NS: u64 = 1 << 7;
+
 /// All that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -423,7 +426,8 @@ impl Options {
         }
     }
 
-    /// Adds a fault to those that were drawn; a block counts modulo the run's.
+    /// Adds a fault to those that were drawn; a block counts modulo the run's. Waits get a deadline
+    /// where none was drawn, unless a host aborts.
     ///
     /// # Errors
     ///
@@ -451,6 +455,12 @@ impl Options {
             return Err(format!("{fault}: the run of seed {} has no device engines", self.seed));
         }
         fault.move_into(self.blocks);
+        // Somebody may wait for good then, as nobody else was drawn who ends it.
+        let ends_waits = |fault: &Fault| matches!(fault, Fault::Abort { .. });
+        let has_end = self.timeout_ns != NEVER_NS || self.faults.iter().any(ends_waits);
+        if fault.disturbs() && !ends_waits(&fault) && !has_end {
+            self.timeout_ns = DEADLINE_NS;
+        }
         self.faults.push(fault);
         self.named_faults.push(fault);
         Ok(())
