@@ -419,7 +419,8 @@ RINGDOVE_INLINE void experts_combine(const ExpertsCall& call) {
     const Experts experts(call);
     const ExpertsGroup& group = experts.group;
     const GridWarp warp = GridWarp::here();
-    if (experts.is_stopped()) {
+    // All threads decide alike: lanes of a warp ask one another for rows.
+    if (ptx::barrier_or(experts.is_stopped()) != 0) {
         return;
     }
     const u64 returned = experts.state(__builtin_offsetof(ExpertsState, returns_received));

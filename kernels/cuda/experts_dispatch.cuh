@@ -413,7 +413,8 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
     const GridWarp warp = GridWarp::here();
     // The wait before has counted the step already.
     const u64 step = ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, received))) - 1;
-    if (experts.is_stopped()) {
+    // All threads decide alike: lanes of a warp ask one another where rows go.
+    if (ptx::barrier_or(experts.is_stopped()) != 0) {
         return;
     }
     const u32 row_bytes = group.row_bytes;

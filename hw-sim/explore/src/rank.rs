@@ -157,6 +157,13 @@ impl Rank {
         words.windows(3).any(|three| three == [RECORD_CLAIMED, STRAY, RECORD_CLAIMED])
     }
 
+    /// Has anything been written to the record's first words once it was complete? One thread
+    /// leaves it, and completes it last; a second one may leave the same.
+    fn is_left_twice(&self) -> bool {
+        let words = self.memory.values(self.communicator.record);
+        words.into_iter().filter(|word| *word as u32 != 0).count() > 1
+    }
+
     /// The record of rank `number`, which this is. If it tells of something, and one thread has
     /// written it, `check` says what is wrong with that.
     pub fn checked_record(
@@ -166,6 +173,9 @@ impl Rank {
     ) -> Result<WaitRecord, String> {
         let record = self.record();
         if record.state != 0 && !self.is_claimed_twice() {
+            if self.is_left_twice() {
+                return Err(format!("the record of rank {number} was left twice"));
+            }
             check(&record).map_err(|reason| {
                 format!("the record of rank {number} is wrong: {reason}: {record:?}")
             })?;

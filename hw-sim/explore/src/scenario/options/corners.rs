@@ -5,9 +5,11 @@ use super::Options;
 use crate::fault::Fault;
 use crate::scenario::Traffic;
 
-/// The launch, counted from 1, of `experts_gather` in the second of two steps: eleven launches of
-/// the first step, and eight of the second before it.
+/// Launches of the second of two steps, counted from 1, in which lanes of a warp, or threads of a
+/// block, go on from what others of them have done. A step has eleven, of which `experts_gather` is
+/// the ninth and `experts_combine` the last.
 const SECOND_GATHER: u32 = 20;
+const SECOND_COMBINE: u32 = 22;
 /// The bad op of experts by which the route of the first lane is missing.
 const NO_ROUTE: u32 = 2;
 
@@ -83,9 +85,28 @@ impl Options {
     fn refuse_twice(&mut self, random: &mut fastrand::Rng) {
         (self.blocks, self.plain_percent) = (random.u32(2..=3), 20);
         let (rank, op) = (random.u32(0..2), random.u32(0..64));
+        // In a quarter of them there is another reason.
+        if op >= 48 {
+            return self.find_stray_together(rank, random);
+        }
         for block in 0..self.blocks {
             self.faults.push(Fault::BadOp { rank, block, op });
         }
+    }
+
+    /// All blocks of a rank wait for what does not come, and find the same stray claim at about
+    /// the same time: again, one of them may leave its record.
+    fn find_stray_together(&mut self, rank: u32, random: &mut fastrand::Rng) {
+        (self.tears, self.stalls) = (false, true);
+        let last = random.u64(1..3000);
+        if random.bool() {
+            let turn = if random.bool() { 0 } else { random.u64(0..=last) };
+            self.faults.push(Fault::EngineStops { rank, turn });
+            self.ring_log2 = random.u32(0..=1);
+        }
+        self.faults.push(Fault::GpuStops { rank: 1 - rank, turn: last });
+        self.faults.push(Fault::StrayClaim { rank, turn: last + random.u64(0..3000) });
+        self.faults.push(Fault::NoAlarm { rank });
     }
 
     /// Two batches, each on a stream of its own, and threads of them seldom see that the other one
@@ -98,8 +119,7 @@ impl Options {
     }
 
     /// The same lane of both batches of a rank leads to a port or a route that there is none. In a
-    /// group that goes on, two missing ports would leave the same record twice, which nobody can
-    /// tell from one: there, the route of the second batch is missing.
+    /// group that goes on, the route of the second batch is missing: the two records would differ.
     fn break_both_batches(&mut self, random: &mut fastrand::Rng) {
         self.double_unseen(random);
         (self.shape.ranks, self.shape.node_ranks) = (random.u32(2..=3), 1);
@@ -155,16 +175,16 @@ impl Options {
         self.launches = random.u32(2..=3);
     }
 
-    /// In the second step some threads of a gather see a stray claim, and others do not: a part of
-    /// them must not end while the others send what they have not written.
+    /// In the second step some threads of a block see a stray claim, and others do not: a part of
+    /// them must not end while the others send what they have not written, or ask them for rows.
     fn split_a_block(&mut self, random: &mut fastrand::Rng) {
         self.shape.relay();
         self.launches = 2;
         (self.tears, self.stalls) = (false, false);
         self.shape.seldom = 1 << random.u32(1..=4);
-        self.shape.shown_in = SECOND_GATHER;
-        let rank = random.u32(0..self.shape.ranks);
-        self.faults.push(Fault::StrayClaim { rank, turn: random.u64(0..1000) });
+        let (rank, turn) = (random.u32(0..self.shape.ranks), random.u64(0..1000));
+        self.shape.shown_in = if turn % 3 == 2 { SECOND_COMBINE } else { SECOND_GATHER };
+        self.faults.push(Fault::StrayClaim { rank, turn });
         self.faults.push(Fault::NoAlarm { rank });
         self.timeout_ns = 1 << random.u32(9..=11);
     }
