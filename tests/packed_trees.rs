@@ -7,16 +7,16 @@
 
 #[path = "collectives/case.rs"]
 mod case;
-#[path = "collectives/chosen.rs"]
-mod chosen;
 mod hardware;
+#[path = "collectives/told.rs"]
+mod told;
 
 use case::{Case, check};
-use chosen::chosen;
 use hardware::every::along_links;
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
 use hardware::{World, on_machine_env, on_virtual, run_bounded, settings, tool};
 use ringdove::{Algorithms, Collective, DataType, ReduceOp, Settings};
+use told::told;
 
 const PARTS: &str = "RINGDOVE_TEST_PARTS";
 const SEED: &str = "RINGDOVE_TEST_SEED";
@@ -29,7 +29,7 @@ fn with_trees() -> Settings {
 
 /// Each collective with these counts, out of place and in place; all of them go along trees.
 fn check_all(world: &World, root: u32, counts: &[usize]) {
-    let seen = chosen(|| {
+    let seen = told("algorithm", || {
         for collective in along_links(root) {
             for &count in counts {
                 for in_place in [false, true] {
@@ -113,7 +113,9 @@ fn every_part_of_the_mesh_gets_right_results() {
             match is_connected(part) {
                 true => check_all(&world, root, &[1, 20_011]),
                 false => {
-                    let seen = chosen(|| check(&world, Case::new(Collective::AllReduce, 20_011)));
+                    let seen = told("algorithm", || {
+                        check(&world, Case::new(Collective::AllReduce, 20_011))
+                    });
                     assert!(seen.len() == 1 && !seen[0].contains("trees"), "{seen:?}");
                 }
             }

@@ -10,6 +10,8 @@ mod msccl;
 mod mscclpp;
 #[path = "support/mutation.rs"]
 mod mutation;
+#[path = "collectives/told.rs"]
+mod told;
 
 use case::{Case, check};
 use hardware::perf::{assert_right, on_real_hardware, perf};
@@ -18,12 +20,7 @@ use mutation::{Campaign, Input, mutate};
 use ringdove::plan::{Collective as Planned, CollectiveRequest, ImportedPlan, LaneKind, Limits};
 use ringdove::{Collective, ReduceOp, Settings, Stores};
 use std::cell::Cell;
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::registry::Registry;
+use told::told;
 
 /// A file: its name, what it does, for so many ranks, and its text.
 struct File {
@@ -221,31 +218,9 @@ fn the_command_imports_and_saves() {
     assert!(odd.contains("8 chunks of whole elements"), "{odd}");
 }
 
-/// Says which files' plans were used.
-#[derive(Clone, Default)]
-struct Used(Arc<Mutex<Vec<String>>>);
-
-impl Visit for Used {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "file" {
-            self.0.lock().unwrap().push(format!("{value:?}"));
-        }
-    }
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Used {
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        if *event.metadata().level() == tracing::Level::INFO {
-            event.record(&mut self.clone());
-        }
-    }
-}
-
+/// How often files' plans were taken first for a kind of call.
 fn used(body: impl FnOnce()) -> usize {
-    let used = Used::default();
-    tracing::subscriber::with_default(Registry::default().with(used.clone()), body);
-    let seen = used.0.lock().unwrap();
-    seen.len()
+    told("file", body).len()
 }
 
 /// The call of this library that a file is for.

@@ -2,10 +2,13 @@
 
 use super::request::GroupCall;
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{Encoded, Launcher, PlanKey, PlanShape, PortUse, Prepared};
+use crate::communicator::state::{
+    Encoded, Launcher, PlanKey, PlanShape, PortUse, Prepared, ProcessState,
+};
 use crate::error::{Error, Result};
+use crate::id::AlgorithmKind;
 use crate::plan::{
-    self, Choice, CollectiveRequest, PlanError, PortResolver, Verified, VerifyError,
+    self, Choice, CollectiveRequest, Limits, PlanError, PortResolver, Verified, VerifyError,
 };
 use crate::settings::Algorithms;
 use std::sync::Arc;
@@ -85,24 +88,30 @@ fn choose(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Choice, P
         return Ok(choice);
     }
     let limits = process.limits(process.geometry.slot_bytes);
+    if let Algorithms::Only(kind) = process.geometry.algorithm {
+        return choose_by_name(process, request, &limits, kind);
+    }
     let forest = process.asks_for_trees(request).then(|| process.forest(request)).flatten();
-    let by_name = match process.geometry.algorithm {
-        Algorithms::Only(kind) => Some(kind),
-        _ => None,
-    };
-    if forest.is_none() && by_name.is_none() {
-        return plan::select(request, &limits);
-    }
+    let Some(forest) = forest else { return plan::select(request, &limits) };
     let mut candidates = plan::candidates(request, &limits)?;
-    if let Some(forest) = forest {
-        candidates.push(plan::select_packed(request, &process.limits_of_trees(), &forest)?);
-    }
-    let choice = candidates.swap_remove(process.chosen(&candidates));
+    candidates.push(plan::select_packed(request, &process.limits_of_trees(), &forest)?);
+    Ok(candidates.swap_remove(process.chosen(&candidates)))
+}
+
+/// A plan of this kind; where ranks have none, the one that selection says, with a warning.
+fn choose_by_name(
+    process: &ProcessState,
+    request: &CollectiveRequest,
+    limits: &Limits,
+    kind: AlgorithmKind,
+) -> Result<Choice, PlanError> {
+    let mut candidates = plan::candidates(request, limits)?;
+    let nth = plan::choose_of(kind, &candidates);
+    let choice = candidates.swap_remove(nth.unwrap_or(0));
     let moves = request.rank_count > 1 && request.bytes > 0;
-    let is_missing = by_name.is_some_and(|kind| choice.algorithm.kind() != Some(kind));
     let (bytes, collective) = (request.bytes, request.collective.name());
-    if moves && is_missing && process.is_first(collective, NOT_BY_NAME) {
-        let (asked, taken) = (process.geometry.algorithm, choice.algorithm.name());
+    if nth.is_none() && moves && process.is_first(collective, NOT_BY_NAME) {
+        let (asked, taken) = (kind, choice.algorithm.name());
         tracing::warn!(collective, bytes, %asked, taken, "ranks have no such plan for this call");
     }
     Ok(choice)

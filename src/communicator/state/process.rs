@@ -21,7 +21,7 @@ use crate::cost::{Means, Moved, TREES_BYTES_MIN, largest_of_class};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits, PlanError, choose_of};
+use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits, PlanError};
 use crate::settings::Algorithms;
 use crate::topology::ranks::RankGpu;
 use cudarc::driver::{CudaContext, sys};
@@ -259,8 +259,7 @@ impl ProcessState {
     pub fn chosen(&self, candidates: &[Choice]) -> usize {
         match self.geometry.algorithm {
             Algorithms::Trees => candidates.len() - 1,
-            Algorithms::Table => 0,
-            Algorithms::Only(kind) => choose_of(kind, candidates).unwrap_or(0),
+            Algorithms::Table | Algorithms::Only(_) => 0,
             Algorithms::Auto => self.forests.model(&self.geometry).map_or(0, |model| {
                 let stores = self.limits(self.geometry.slot_bytes).stores;
                 model.choose(candidates, Moved { by_device: false, stores })

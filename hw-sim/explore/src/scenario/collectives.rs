@@ -9,10 +9,9 @@ use ringdove_kernels::port::Port;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::verdict::{ABORTED, EXPIRED};
+use super::verdict::{ABORTED, check_is_stray};
 use super::{Kernels, Options, devices};
 use crate::engine::{Manner, Route};
-use crate::fault::{Fault, STRAY};
 use crate::host::Host;
 use crate::rank::{LAUNCH, NEVER_NS, Rank};
 use crate::world::World;
@@ -317,11 +316,7 @@ pub(super) fn check_plan_record(
         return Err("there is no such launch");
     }
     if record.kind == WaitKind::StrayClaim as u32 {
-        let is_own =
-            |it: &Fault| matches!(it, Fault::StrayClaim { rank: of, .. } if *of == rank.number);
-        let is_told = record.state == EXPIRED && record.seen == u64::from(STRAY);
-        let is_true = options.faults.iter().any(is_own) && is_told;
-        return if is_true { Ok(()) } else { Err("nobody wrote that into the claim word") };
+        return check_is_stray(options, rank.number as usize, record);
     }
     let is_aborted = record.state == ABORTED;
     if is_aborted && !world.hosts.iter().any(Host::has_alarmed) {

@@ -7,8 +7,8 @@ use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 use std::mem::offset_of;
 
 use super::experts::Run;
-use super::verdict::{ABORTED, EXPIRED, NONE};
-use crate::fault::{Fault, STRAY};
+use super::verdict::{ABORTED, EXPIRED, NONE, check_is_stray};
+use crate::fault::Fault;
 use crate::host::Host;
 use crate::rank::NEVER_NS;
 
@@ -311,16 +311,11 @@ impl Run<'_> {
             return Err("there is no such step");
         }
         let kind = WaitKind::from_code(record.kind);
-        let strikes = |is: fn(&Fault) -> bool| {
-            self.options.faults.iter().any(|it| it.rank() as usize == rank && is(it))
-        };
         if kind == Some(WaitKind::StrayClaim) {
-            let is_struck = strikes(|it| matches!(it, Fault::StrayClaim { .. }));
-            let is_told = record.state == EXPIRED && record.seen == u64::from(STRAY);
-            return if is_struck && is_told { Ok(()) } else { Err("nobody wrote the claim word") };
+            return check_is_stray(self.options, rank, record);
         }
         if kind == Some(WaitKind::BadCall) {
-            let is_struck = strikes(|it| matches!(it, Fault::BadOp { .. }));
+            let is_struck = self.options.strikes(rank, |it| matches!(it, Fault::BadOp { .. }));
             let fault = PlanFault::from_code(record.position);
             let is_known = matches!(
                 fault,

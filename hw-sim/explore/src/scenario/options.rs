@@ -346,6 +346,11 @@ impl Options {
         self.timeout_ns == NEVER_NS && !self.faults.iter().any(|fault| fault.disturbs())
     }
 
+    /// Does any of these faults strike this rank?
+    pub(super) fn strikes(&self, rank: usize, is: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(|fault| fault.rank() as usize == rank && is(fault))
+    }
+
     /// Numbers that may be changed, and the least that each may be.
     pub const NAMES: [(&'static str, u64); 13] = [
         ("launches", 1),

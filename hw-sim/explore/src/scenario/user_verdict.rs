@@ -4,7 +4,7 @@ use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 
 use super::Setup;
 use super::user::{NO_SUCH_LANE, NO_SUCH_PEER, NO_SUCH_WINDOW, TOO_FAR};
-use super::verdict::NONE;
+use super::verdict::{NONE, check_is_stray};
 
 impl Setup<'_> {
     /// Does the record tell of something that was, in a call of a block of this rank?
@@ -38,7 +38,7 @@ impl Setup<'_> {
                 if is_true { Ok(()) } else { Err("something else is bad") }
             }
             Some(WaitKind::StrayClaim) => {
-                self.check_is_stray(rank, record)?;
+                check_is_stray(self.options, rank, record)?;
                 let is_at_start = record.port == NONE && record.peer == NONE;
                 if is_at_start { Ok(()) } else { self.check_user_port(rank, record) }
             }

@@ -16,6 +16,21 @@ pub(super) const ABORTED: u32 = 2;
 /// A port or rank that there is none.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// Does the record of a rank that found a stray claim tell of one that was?
+pub(super) fn check_is_stray(
+    options: &Options,
+    rank: usize,
+    record: &WaitRecord,
+) -> Result<(), &'static str> {
+    if !options.strikes(rank, |fault| matches!(fault, Fault::StrayClaim { .. })) {
+        return Err("nobody wrote the claim word");
+    }
+    if record.state != EXPIRED || record.seen != u64::from(STRAY) {
+        return Err("that is not what was written");
+    }
+    Ok(())
+}
+
 impl Setup<'_> {
     /// Every number is where it belongs, and what failed says why.
     pub(super) fn check(&self) -> Result<(), String> {
@@ -167,37 +182,18 @@ impl Setup<'_> {
         if is_true && is_placed { Ok(()) } else { Err("something else is bad") }
     }
 
-    /// Does any of these faults strike this rank?
-    pub(super) fn strikes(&self, rank: usize, is: impl Fn(&Fault) -> bool) -> bool {
-        self.options.faults.iter().any(|fault| fault.rank() as usize == rank && is(fault))
-    }
-
     pub(super) fn check_is_broken(
         &self,
         rank: usize,
         record: &WaitRecord,
     ) -> Result<(), &'static str> {
         let is = |fault: &Fault| matches!(fault, Fault::BadOp { .. } | Fault::BadPort { .. });
-        let is_broken = self.strikes(rank, is) && record.state == EXPIRED;
+        let is_broken = self.options.strikes(rank, is) && record.state == EXPIRED;
         if is_broken { Ok(()) } else { Err("its plan is good") }
     }
 
-    pub(super) fn check_is_stray(
-        &self,
-        rank: usize,
-        record: &WaitRecord,
-    ) -> Result<(), &'static str> {
-        if !self.strikes(rank, |fault| matches!(fault, Fault::StrayClaim { .. })) {
-            return Err("nobody wrote the claim word");
-        }
-        if record.state != EXPIRED || record.seen != u64::from(STRAY) {
-            return Err("that is not what was written");
-        }
-        Ok(())
-    }
-
     fn check_stray(&self, rank: usize, record: &WaitRecord) -> Result<(), &'static str> {
-        self.check_is_stray(rank, record)?;
+        check_is_stray(self.options, rank, record)?;
         let is_at_start = record.port == NONE && record.op == 0 && record.peer == NONE;
         if is_at_start { Ok(()) } else { self.check_place(rank, record) }
     }

@@ -41,13 +41,23 @@ impl Options {
         (self.tears, self.stalls) = (false, true);
         let rank = random.u32(0..2);
         let last = random.u64(1..3000);
+        self.perhaps_stop_engine(rank, last, random);
+        self.end_wait(rank, last, random);
+    }
+
+    /// In half of the runs a rank's engine stops, at `last` at the latest: its ring stays full, or
+    /// nothing that it waits for is completed.
+    fn perhaps_stop_engine(&mut self, rank: u32, last: u64, random: &mut fastrand::Rng) {
         if random.bool() {
-            // Its ring stays full, or nothing that it waits for is completed.
             let turn = if random.bool() { 0 } else { random.u64(0..=last) };
             self.faults.push(Fault::EngineStops { rank, turn });
             self.ring_log2 = random.u32(0..=1);
         }
-        self.end_wait(rank, last, random);
+    }
+
+    /// A stray write into the claim word of a rank, of which its host tells nobody.
+    fn claim_astray(&mut self, rank: u32, turn: u64) {
+        self.faults.extend([Fault::StrayClaim { rank, turn }, Fault::NoAlarm { rank }]);
     }
 
     /// The same for want of room in the ring, or of a completion, where nobody but the block itself
@@ -75,8 +85,7 @@ impl Options {
         if random.bool() {
             self.faults.push(Fault::Abort { rank, turn });
         } else {
-            self.faults.push(Fault::StrayClaim { rank, turn });
-            self.faults.push(Fault::NoAlarm { rank });
+            self.claim_astray(rank, turn);
         }
     }
 
@@ -99,14 +108,9 @@ impl Options {
     fn find_stray_together(&mut self, rank: u32, random: &mut fastrand::Rng) {
         (self.tears, self.stalls) = (false, true);
         let last = random.u64(1..3000);
-        if random.bool() {
-            let turn = if random.bool() { 0 } else { random.u64(0..=last) };
-            self.faults.push(Fault::EngineStops { rank, turn });
-            self.ring_log2 = random.u32(0..=1);
-        }
+        self.perhaps_stop_engine(rank, last, random);
         self.faults.push(Fault::GpuStops { rank: 1 - rank, turn: last });
-        self.faults.push(Fault::StrayClaim { rank, turn: last + random.u64(0..3000) });
-        self.faults.push(Fault::NoAlarm { rank });
+        self.claim_astray(rank, last + random.u64(0..3000));
     }
 
     /// Two batches, each on a stream of its own, and threads of them seldom see that the other one
@@ -184,8 +188,7 @@ impl Options {
         self.shape.seldom = 1 << random.u32(1..=4);
         let (rank, turn) = (random.u32(0..self.shape.ranks), random.u64(0..1000));
         self.shape.shown_in = if turn % 3 == 2 { SECOND_COMBINE } else { SECOND_GATHER };
-        self.faults.push(Fault::StrayClaim { rank, turn });
-        self.faults.push(Fault::NoAlarm { rank });
+        self.claim_astray(rank, turn);
         self.timeout_ns = 1 << random.u32(9..=11);
     }
 }
