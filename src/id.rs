@@ -213,6 +213,8 @@ pub enum AlgorithmKind {
     TwoShot,
     /// The same in registered buffers of all ranks, which GPU threads reach.
     Symmetric,
+    /// Ring whose ranks reach their neighbours' registered buffers.
+    RingSymmetric,
     /// Rings on each node, and rings over the nodes.
     Hierarchical,
     /// Along a chain of all ranks.
@@ -229,13 +231,14 @@ pub enum AlgorithmKind {
 
 impl AlgorithmKind {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Ring,
         Self::AllPairs,
         Self::Doubling,
         Self::Halving,
         Self::TwoShot,
         Self::Symmetric,
+        Self::RingSymmetric,
         Self::Hierarchical,
         Self::Chain,
         Self::Exchange,
@@ -252,6 +255,7 @@ impl AlgorithmKind {
             Self::Halving => "halving",
             Self::TwoShot => "two-shot",
             Self::Symmetric => "symmetric",
+            Self::RingSymmetric => "ring-symmetric",
             Self::Hierarchical => "hierarchical",
             Self::Chain => "chain",
             Self::Exchange => "exchange",

@@ -16,7 +16,7 @@ use told::told;
 
 /// Kinds of algorithms, and by the name of a collective what runs for it with buffers that are not
 /// registered. For what is not named the table of selection has its way.
-const TAKEN: [(AlgorithmKind, &[(&str, &str)]); 12] = [
+const TAKEN: [(AlgorithmKind, &[(&str, &str)]); 13] = [
     (
         AlgorithmKind::Ring,
         &[
@@ -30,6 +30,7 @@ const TAKEN: [(AlgorithmKind, &[(&str, &str)]); 12] = [
     (AlgorithmKind::Halving, &[("all-reduce", "halving")]),
     (AlgorithmKind::TwoShot, &[("all-reduce", "two-shot")]),
     (AlgorithmKind::Symmetric, &[]),
+    (AlgorithmKind::RingSymmetric, &[]),
     (AlgorithmKind::Hierarchical, &[]),
     (AlgorithmKind::Chain, &[("broadcast", "chain"), ("reduce", "chain")]),
     (

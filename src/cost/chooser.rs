@@ -21,6 +21,8 @@ pub struct Way {
     algorithm: Algorithm,
     /// Over lanes of stores with slots.
     stores: bool,
+    /// In so many blocks over lanes of stores at most.
+    store_blocks: u32,
 }
 
 /// What the ranks of an all-reduce have.
@@ -33,10 +35,15 @@ pub struct Means<'a> {
 }
 
 impl Way {
-    fn of(choice: &Choice) -> Self {
-        Self { algorithm: choice.algorithm, stores: choice.stores }
+    /// Does a choice go this way?
+    pub fn fits(&self, choice: &Choice) -> bool {
+        (self.algorithm, self.stores) == (choice.algorithm, choice.stores)
     }
 }
+
+/// Blocks over lanes of stores take threads that others would compute with. So they are as few as
+/// make a plan at most so much slower in the model than all of them.
+const FEWER_BLOCKS_SHARE: f64 = 1.05;
 
 impl Means<'_> {
     /// All plans; that of the table of selection comes first, that along trees last.
@@ -54,8 +61,9 @@ impl Means<'_> {
     /// # Errors
     /// As [`candidates`].
     pub fn plan(&self, request: &CollectiveRequest, way: Way) -> Result<Choice, PlanError> {
-        let mut all = self.plans(request)?;
-        let nth = all.iter().position(|choice| Way::of(choice) == way).unwrap_or(0);
+        let fewer = Limits { store_blocks: way.store_blocks, ..self.limits };
+        let mut all = Means { limits: fewer, ..*self }.plans(request)?;
+        let nth = all.iter().position(|choice| way.fits(choice)).unwrap_or(0);
         Ok(all.swap_remove(nth))
     }
 }
@@ -82,8 +90,36 @@ impl Model {
         means: &Means<'_>,
         moved: Moved,
     ) -> Result<Way, PlanError> {
-        let all = means.plans(&largest_of_class(request))?;
-        let best = self.cheapest(&all, moved, f64::MAX);
-        Ok(Way::of(&all[best.unwrap_or(0)]))
+        let request = largest_of_class(request);
+        let mut all = means.plans(&request)?;
+        let best = all.swap_remove(self.cheapest(&all, moved, f64::MAX).unwrap_or(0));
+        let Choice { algorithm, stores, .. } = best;
+        let way = Way { algorithm, stores, store_blocks: means.limits.store_blocks };
+        // Trees are as many as their packing has.
+        match stores && algorithm != Algorithm::Packed {
+            true => self.in_fewest_blocks(&request, means, moved, (way, &best)),
+            false => Ok(way),
+        }
+    }
+
+    /// The same way in half as many blocks, as often as that takes hardly longer than `best`.
+    fn in_fewest_blocks(
+        &self,
+        request: &CollectiveRequest,
+        means: &Means<'_>,
+        moved: Moved,
+        (mut way, best): (Way, &Choice),
+    ) -> Result<Way, PlanError> {
+        let us = |choice: &Choice| self.predict(choice, moved).map_or(f64::MAX, |it| it.us);
+        let us_max = FEWER_BLOCKS_SHARE * us(best);
+        let mut store_blocks = best.blocks / 2;
+        while store_blocks > 0 {
+            let fewer = Way { store_blocks, ..way };
+            if us(&means.plan(request, fewer)?) > us_max {
+                break;
+            }
+            (way, store_blocks) = (fewer, store_blocks / 2);
+        }
+        Ok(way)
     }
 }

@@ -6,7 +6,7 @@
 use super::run::{self, Asked, Moved, Run};
 use super::ways::{LinkId, Ways};
 use super::{Limit, Model, Prediction, Profile};
-use crate::plan::{Algorithm, Choice, Collective, SLICES_AHEAD, build};
+use crate::plan::{Algorithm, Choice, Collective, GRANULE_BYTES, SLICES_AHEAD, build};
 use std::sync::Arc;
 
 /// Messages of a lane after which rounds last as long as those before: there are as many slots.
@@ -42,7 +42,7 @@ pub(super) fn fewer_blocks(
                 ways.shared(f64::from(few.blocks) / f64::from(choice.blocks))
             }
         },
-        Algorithm::TwoShot | Algorithm::Symmetric => {
+        Algorithm::TwoShot | Algorithm::Symmetric | Algorithm::RingSymmetric => {
             few.blocks = ALIKE_PLAYED.min(choice.blocks);
             ways.shared(f64::from(few.blocks) / f64::from(choice.blocks))
         }
@@ -53,7 +53,12 @@ pub(super) fn fewer_blocks(
     }
     let share = f64::from(few.blocks) / f64::from(choice.blocks);
     let rounds = choice.request.bytes as f64 / choice.round_bytes() as f64;
-    few.request.bytes = (rounds * few.round_bytes() as f64).ceil() as u64;
+    let bytes = (rounds * few.round_bytes() as f64).ceil() as u64;
+    // Whole granules stay whole: of others, ops do not share a pass.
+    few.request.bytes = match choice.request.bytes.is_multiple_of(GRANULE_BYTES) {
+        true => bytes.next_multiple_of(GRANULE_BYTES),
+        false => bytes,
+    };
     few.set_slice_bytes(choice.slice_bytes);
     let mut profile = profile.clone();
     profile.memory *= share;

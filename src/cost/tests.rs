@@ -152,6 +152,45 @@ fn a_few_blocks_take_as_long_as_all_that_do_the_same() {
     assert!((seen / whole - 1.0).abs() < 0.05, "{seen} us for {whole}");
 }
 
+/// If this fails, ops of the few blocks do not share the passes that those of all blocks share:
+/// data that is no multiple of their messages seems to take up to twice as long as it does.
+#[test]
+fn a_few_blocks_share_passes_as_all_blocks_do() {
+    let model = Model::of(&gpus(4, 2), 4, None).unwrap();
+    let limits = Limits { symmetric: true, ..limits_of_stores() };
+    for bytes in [110_000, 220_000, 1_000_000] {
+        let choice = select(&CollectiveRequest { registered: true, ..request(4, bytes) }, &limits);
+        let choice = choice.expect("a plan");
+        assert_eq!(choice.algorithm, crate::plan::Algorithm::Symmetric);
+        assert!(fewer_blocks(&choice, &model.profile, &model.ways).is_some(), "{choice:?}");
+        let whole = run::run(&build(&choice), &model.profile, &model.ways, MOVED, Asked::END).end;
+        let seen = us(&model, &choice);
+        assert!((seen / whole - 1.0).abs() < 0.1, "{bytes}: {seen} us for {whole}");
+    }
+}
+
+/// If this fails, blocks that gain nothing take threads from other kernels, or a plan loses more
+/// than it may for the sake of those.
+#[test]
+fn plans_over_lanes_of_stores_have_few_blocks() {
+    let means = Means { limits: Limits { symmetric: true, ..limits_of_stores() }, forest: None };
+    let mut fewer = 0;
+    for nvlinks in [0, 2, 6] {
+        let model = Model::of(&gpus(4, nvlinks), 4, None).unwrap();
+        for bytes in (14..28).map(|power| 1u64 << power) {
+            let asked = CollectiveRequest { registered: true, ..request(4, bytes) };
+            let taken = means.plan(&asked, model.way(&asked, &means, MOVED).unwrap()).unwrap();
+            let all = means.plans(&asked).unwrap();
+            let most = all.iter().find(|it| it.algorithm == taken.algorithm && it.stores);
+            let Some(most) = most.filter(|_| taken.stores) else { continue };
+            assert!(taken.blocks <= most.blocks, "{bytes}");
+            assert!(us(&model, &taken) <= 1.05 * us(&model, most), "{bytes}: {taken:?}");
+            fewer += u32::from(taken.blocks < most.blocks);
+        }
+    }
+    assert!(fewer > 3, "{fewer}");
+}
+
 /// GPUs behind an NVSwitch, and a tree of each: a path from its root on.
 fn switched(count: u8) -> (Vec<RankGpu>, Arc<Forest>) {
     let links = || vec![NvLinks { to: at(0x90), count: 12, class: CLASS_NVSWITCH }];

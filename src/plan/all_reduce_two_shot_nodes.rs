@@ -94,7 +94,8 @@ impl Walk<'_> {
         let (index, slots) = (self.block as u16, self.choice.slots.count);
         let peer = |step| {
             let place = (place + step) % per_node;
-            let lanes = program.stores(self.rank, node * per_node + place, index, slots);
+            let peer = node * per_node + place;
+            let lanes = program.hop_of_stores([peer, self.rank, peer], index, slots);
             Peer { place, lanes }
         };
         let peers = (1..per_node).map(peer).collect();

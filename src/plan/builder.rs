@@ -55,14 +55,6 @@ impl BlockProgram {
         SlotReceiver::new(self.port(Lane::slotted(from, own, index), Side::Receive))
     }
 
-    /// Lanes of stores with this index, to and from a peer.
-    pub(super) fn stores(&mut self, own: u32, peer: u32, index: u16, slots: u32) -> SlotHop {
-        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Stores };
-        let send = self.port(lane(own, peer), Side::Send);
-        let receive = self.port(lane(peer, own), Side::Receive);
-        SlotHop::new(send, receive, slots)
-    }
-
     /// A hop on a path of three ranks, over lanes `index`: the one in the middle is this block's.
     /// With the same rank at both ends, the lanes to and from that one.
     pub(super) fn hop(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
@@ -74,6 +66,19 @@ impl BlockProgram {
     /// A hop as [`hop`](Self::hop), over lanes of a rail.
     pub(super) fn rail(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
         let lane = |from, to| Lane { from, to, index, kind: LaneKind::Rail };
+        let send = self.port(lane(own, to), Side::Send);
+        let receive = self.port(lane(from, own), Side::Receive);
+        SlotHop::new(send, receive, slots)
+    }
+
+    /// A hop as [`hop`](Self::hop), over lanes of stores.
+    pub(super) fn hop_of_stores(
+        &mut self,
+        [from, own, to]: [u32; 3],
+        index: u16,
+        slots: u32,
+    ) -> SlotHop {
+        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Stores };
         let send = self.port(lane(own, to), Side::Send);
         let receive = self.port(lane(from, own), Side::Receive);
         SlotHop::new(send, receive, slots)
@@ -206,6 +211,11 @@ impl SlotSender {
     /// Waits until the credits of all messages have come.
     pub(super) fn wait_returned(&self) -> Op {
         Op::WaitSignal { port: self.port, value: i64::from(self.sent) }
+    }
+
+    /// Behind all rounds: waits until the credits of all messages have come.
+    pub(super) fn all_returned(&self) -> Op {
+        Op::WaitSignal { port: self.port, value: 0 }
     }
 
     /// Behind all rounds: waits until the engine has read all that was forwarded.

@@ -27,8 +27,8 @@ pub enum Pattern {
     Trees,
 }
 
-/// An all-reduce, rank by rank. Programs are a function of the choice, which holds `in_place` no
-/// more: equal drafts have equal programs.
+/// An all-reduce, rank by rank. Programs are a function of the choice, which holds `in_place` only
+/// where they differ by it: equal drafts have equal programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     choice: Choice,
@@ -37,8 +37,8 @@ pub struct Draft {
 impl Draft {
     /// What a choice makes.
     pub fn of(mut choice: Choice) -> Self {
-        // It has had its say in the algorithm, and no builder asks for it.
-        choice.request.in_place = false;
+        // It has had its say in the algorithm, and no other builder asks for it.
+        choice.request.in_place &= choice.algorithm == Algorithm::RingSymmetric;
         Self { choice }
     }
 

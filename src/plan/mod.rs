@@ -37,6 +37,7 @@ mod all_reduce_doubling;
 mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
+mod all_reduce_ring_symmetric;
 mod all_reduce_symmetric;
 mod all_reduce_two_shot;
 mod all_reduce_two_shot_nodes;
@@ -197,6 +198,7 @@ fn program_in_order(choice: &Choice, rank: u32) -> RankProgram {
         Algorithm::Halving => part::program(choice, rank, all_reduce_halving::program),
         Algorithm::TwoShot => part::program(choice, rank, all_reduce_two_shot::program),
         Algorithm::Symmetric => part::program(choice, rank, all_reduce_symmetric::program),
+        Algorithm::RingSymmetric => part::program(choice, rank, all_reduce_ring_symmetric::program),
         Algorithm::TwoShotNodes => all_reduce_two_shot_nodes::program(choice, rank),
         Algorithm::Tree => tree::program(choice, rank),
         Algorithm::Bruck => bruck::program(choice, rank),

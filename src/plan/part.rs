@@ -41,7 +41,7 @@ impl Part<'_> {
     pub(super) fn lanes(&self, program: &mut BlockProgram, peer: u32) -> SlotHop {
         let (index, slots) = (self.block as u16, self.choice.slots.count);
         match self.choice.stores {
-            true => program.stores(self.rank, peer, index, slots),
+            true => program.hop_of_stores([peer, self.rank, peer], index, slots),
             false => program.hop([peer, self.rank, peer], index, slots),
         }
     }

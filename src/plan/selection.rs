@@ -182,6 +182,8 @@ pub enum Algorithm {
     /// Every rank reduces its chunk of the data in all ranks' registered inputs, and writes the
     /// result into all registered outputs: its threads reach them. Of at most 17 ranks of a node.
     Symmetric,
+    /// Ring whose threads reach the registered outputs of their neighbours.
+    RingSymmetric,
     /// Along a binomial tree, through slots.
     Tree,
     /// Parts of many ranks in each message, to distances that double, through slots.
@@ -213,7 +215,8 @@ pub struct Choice {
     pub thread_count: u32,
     /// Slots of each slotted lane.
     pub slots: SlotShape,
-    /// Messages on a node go over lanes of stores: [`Algorithm::Symmetric`], always, and
+    /// Messages on a node go over lanes of stores: [`Algorithm::Symmetric`] and
+    /// [`Algorithm::RingSymmetric`] always, and
     /// [`Algorithm::TwoShot`], [`Algorithm::TwoShotNodes`] and [`Algorithm::Halving`] alone.
     pub stores: bool,
     /// Ranks of each node.
@@ -404,6 +407,7 @@ fn follows(algorithm: Algorithm, order: &RingOrder, per_node: u32) -> bool {
         Algorithm::RingStaged
             | Algorithm::RingDirect
             | Algorithm::RingHybrid
+            | Algorithm::RingSymmetric
             | Algorithm::Hierarchical
             | Algorithm::HierarchicalHybrid
             | Algorithm::Chain
@@ -453,7 +457,7 @@ fn all_reduce_by(
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
-        Algorithm::Symmetric => SYMMETRIC_SLICE_BYTES_MAX,
+        Algorithm::Symmetric | Algorithm::RingSymmetric => SYMMETRIC_SLICE_BYTES_MAX,
         Algorithm::TwoShotNodes => choice.set_stores_on_nodes(limits),
         // One message has the pieces of half of the ranks.
         Algorithm::Halving => u64::from(choice.slots.bytes / (request.rank_count / 2)),

@@ -107,7 +107,10 @@ fn choose_by_name(
 ) -> Result<Choice, PlanError> {
     let mut candidates = plan::candidates(request, limits)?;
     let nth = plan::choose_of(kind, &candidates);
-    let choice = candidates.swap_remove(nth.unwrap_or(0));
+    let choice = match nth {
+        Some(nth) => candidates.swap_remove(nth),
+        None => plan::select(request, &process.limits_of_table())?,
+    };
     let moves = request.rank_count > 1 && request.bytes > 0;
     let (bytes, collective) = (request.bytes, request.collective.name());
     if nth.is_none() && moves && process.is_first(collective, NOT_BY_NAME) {

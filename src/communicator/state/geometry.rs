@@ -197,7 +197,13 @@ impl Geometry {
     /// Does the cost model choose each all-reduce, where it knows the GPUs? They are of one node,
     /// and no setting says how it goes.
     pub fn asks_model(&self) -> bool {
-        self.algorithm == Algorithms::Auto
+        self.algorithm == Algorithms::Auto && self.may_store_over_pci()
+    }
+
+    /// May all-reduces go over lanes of stores where NVLink does not join the GPUs: do the model or
+    /// a name choose the plan?
+    pub fn may_store_over_pci(&self) -> bool {
+        matches!(self.algorithm, Algorithms::Auto | Algorithms::Only(_))
             && self.nodes == Nodes::One
             && self.store_blocks > 0
             && !self.stores_always

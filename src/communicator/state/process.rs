@@ -200,11 +200,12 @@ impl ProcessState {
     /// Sets the GPUs of all ranks, in order, where all of them are known; all ranks say the same.
     pub fn set_gpus<'a>(&self, gpus: impl Iterator<Item = Option<&'a RankGpu>>) {
         let geometry = &self.geometry;
-        if !(geometry.may_take_trees() || geometry.asks_model()) {
+        if !(geometry.may_take_trees() || geometry.may_store_over_pci()) {
             return;
         }
         self.forests.set_gpus(gpus.map(Option::<&RankGpu>::cloned).collect());
-        let blocks = match geometry.asks_model() && self.forests.model(geometry).is_some() {
+        let stores = geometry.may_store_over_pci() && self.forests.model(geometry).is_some();
+        let blocks = match stores {
             false => 0,
             // As many as without lanes of stores: all of them have to run at the same time.
             true if self.forests.share_gpus(geometry) => geometry.store_blocks.min(geometry.blocks),
@@ -222,6 +223,7 @@ impl ProcessState {
         let asked = request.collective == Collective::AllReduce
             && request.bytes > 0
             && self.all_reached()
+            && self.geometry.asks_model()
             && self.modelled_blocks.get().is_some_and(|blocks| *blocks > 0);
         let Some(model) = asked.then(|| self.forests.model(&self.geometry)).flatten() else {
             return Ok(None);
@@ -285,6 +287,13 @@ impl ProcessState {
         Limits { store_blocks: self.geometry.store_blocks, ..limits }
     }
 
+    /// The same for the table of selection, which knows no lanes of stores over PCI but those that
+    /// a setting asks for.
+    pub fn limits_of_table(&self) -> Limits {
+        let reach = Reach { modelled_blocks: 0, ..self.reach() };
+        self.geometry.limits_for(self.geometry.slot_bytes, &reach)
+    }
+
     /// Is this the first such call? All ranks of the process ask.
     pub fn is_first(&self, collective: &'static str, algorithm: &'static str) -> bool {
         lock(&self.said).insert((collective, algorithm))
@@ -317,15 +326,17 @@ impl ProcessState {
 
     /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
-        self.geometry.limits_for(
-            slot_bytes,
-            &Reach {
-                all: self.all_reached(),
-                nvlink: self.nvlink.get().is_some_and(|joined| *joined),
-                modelled_blocks: self.modelled_blocks.get().copied().unwrap_or(0),
-                writes_registered: self.writes_registered_buffers(),
-            },
-        )
+        self.geometry.limits_for(slot_bytes, &self.reach())
+    }
+
+    /// How ranks reach each other.
+    fn reach(&self) -> Reach {
+        Reach {
+            all: self.all_reached(),
+            nvlink: self.nvlink.get().is_some_and(|joined| *joined),
+            modelled_blocks: self.modelled_blocks.get().copied().unwrap_or(0),
+            writes_registered: self.writes_registered_buffers(),
+        }
     }
 
     /// The most blocks of a launch of ranks that share a GPU, which take packed trees only where a

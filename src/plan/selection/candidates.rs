@@ -1,7 +1,7 @@
 //! All plans that a communicator could run for a request, for whoever compares them.
 
 use super::stores_on_nodes::goes_by_stores_on_nodes;
-use super::symmetric::goes_symmetric;
+use super::symmetric::{goes_around_symmetric, goes_symmetric};
 use super::{
     ALL_PAIRS_RANKS_MAX, Algorithm, Choice, LOW_LATENCY_BYTES_MAX, Limits, ONE_HOP_RANKS_MAX,
     PlanError, all_pairs, all_reduce_by, goes_directly, other_by, select,
@@ -81,6 +81,9 @@ fn all_reduces(
     }
     if goes_symmetric(request, limits, per_node) {
         ways.push((Algorithm::Symmetric, true));
+    }
+    if ranks > 2 && goes_around_symmetric(request, limits, per_node) {
+        ways.push((Algorithm::RingSymmetric, true));
     }
     if goes_by_stores_on_nodes(request, limits, per_node) {
         ways.push((Algorithm::TwoShotNodes, false));

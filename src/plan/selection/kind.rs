@@ -13,6 +13,7 @@ impl Algorithm {
             Self::Halving => AlgorithmKind::Halving,
             Self::TwoShot | Self::TwoShotNodes => AlgorithmKind::TwoShot,
             Self::Symmetric => AlgorithmKind::Symmetric,
+            Self::RingSymmetric => AlgorithmKind::RingSymmetric,
             Self::Hierarchical | Self::HierarchicalHybrid => AlgorithmKind::Hierarchical,
             Self::Chain | Self::ChainDirect => AlgorithmKind::Chain,
             Self::Exchange | Self::ExchangeDirect => AlgorithmKind::Exchange,

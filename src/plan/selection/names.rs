@@ -23,6 +23,7 @@ impl Algorithm {
             Self::Halving => "halving",
             Self::TwoShot => "two-shot",
             Self::Symmetric => "symmetric",
+            Self::RingSymmetric => "ring symmetric",
             Self::TwoShotNodes => "two-shot nodes",
             Self::Tree => "tree",
             Self::Bruck => "bruck",

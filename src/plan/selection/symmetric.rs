@@ -17,11 +17,19 @@ const BYTES_MIN: u64 = 8 << 10;
 
 /// May a request go this way? A scalar multiplies a rank's own input, which others read.
 pub(super) fn goes_symmetric(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
+    goes_around_symmetric(request, limits, per_node) && !request.scales()
+}
+
+/// May it go around a ring whose threads reach their neighbours' buffers?
+pub(super) fn goes_around_symmetric(
+    request: &CollectiveRequest,
+    limits: &Limits,
+    per_node: u32,
+) -> bool {
     limits.symmetric
         && limits.store_blocks > 0
         && request.registered
         && request.collective == Collective::AllReduce
-        && !request.scales()
         && per_node == request.rank_count
         && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
         && request.bytes >= BYTES_MIN

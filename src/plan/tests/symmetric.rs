@@ -152,3 +152,35 @@ fn peers_are_reached_along_the_lanes_that_data_takes() {
     let error = verify(build(&choice), &request.promise()).expect_err("no registered buffers");
     assert!(error.to_string().contains("registered buffers alone"), "{error}");
 }
+
+/// The same data around a ring whose ranks reach their neighbours' buffers.
+pub(in crate::plan) fn ring_symmetric(
+    rank_count: u32,
+    count: u64,
+    in_place: bool,
+    reduce_op: ReduceOp,
+) -> Case {
+    let (request, choice) = symmetric(rank_count, count, in_place, ReduceOp::Sum);
+    let request = CollectiveRequest { reduce_op, ..request };
+    (request, Choice { request, algorithm: Algorithm::RingSymmetric, ..choice })
+}
+
+/// If this fails, an all-reduce around a ring of registered buffers is wrong, or cannot be run.
+#[test]
+fn data_goes_around_between_the_buffers_of_neighbours() {
+    for rank_count in 2..=8 {
+        for count in [1, 7, 100, 613] {
+            for reduce_op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::PreMulSum] {
+                for in_place in [false, true] {
+                    let (request, choice) = ring_symmetric(rank_count, count, in_place, reduce_op);
+                    let verified = verify(build(&choice), &request.promise());
+                    let verified = verified.unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+                    assert!(verified.plan().reaches_peers());
+                    let lanes = verified.lanes();
+                    assert!(lanes.iter().all(|lane| lane.kind == LaneKind::Stores));
+                    run(&request, &verified, count);
+                }
+            }
+        }
+    }
+}

@@ -184,12 +184,18 @@ fn is_direct(algorithm: Algorithm) -> bool {
             | Algorithm::ChainDirect
             | Algorithm::ExchangeDirect
             | Algorithm::Symmetric
+            | Algorithm::RingSymmetric
     )
 }
 
 impl Shape {
     /// All collectives with each of their algorithms.
     pub fn ways() -> impl Iterator<Item = (Collective, Algorithm)> {
+        Self::drawn().chain([(Collective::AllReduce, Algorithm::RingSymmetric)])
+    }
+
+    /// The same without symmetric rings, which are drawn along with what is symmetric otherwise.
+    fn drawn() -> impl Iterator<Item = (Collective, Algorithm)> {
         WAYS.into_iter().flat_map(|(collective, algorithms)| {
             algorithms.iter().map(move |algorithm| (collective, *algorithm))
         })
@@ -197,7 +203,7 @@ impl Shape {
 
     /// Draws one.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
-        let ways: Vec<_> = Self::ways().collect();
+        let ways: Vec<_> = Self::drawn().collect();
         let (collective, algorithm) = ways[random.usize(..ways.len())];
         Self::draw_of(collective, algorithm, random)
     }
@@ -218,7 +224,7 @@ impl Shape {
             _ => ranks,
         };
         let by_stores = match algorithm {
-            Algorithm::TwoShotNodes | Algorithm::Symmetric => true,
+            Algorithm::TwoShotNodes | Algorithm::Symmetric | Algorithm::RingSymmetric => true,
             Algorithm::AllPairs | Algorithm::TwoShot | Algorithm::Halving => random.bool(),
             _ => false,
         };
@@ -235,20 +241,26 @@ impl Shape {
             | Algorithm::TwoShot
             | Algorithm::TwoShotNodes
             | Algorithm::Symmetric
+            | Algorithm::RingSymmetric
             | Algorithm::InRankOrder => 1,
             _ => random.u32(1..=slots / 2),
         };
         let manner = Manner::draw(random, algorithm == Algorithm::AllPairs);
+        let slice_bytes = 16 * random.u32(1..=3);
+        let in_place = may_be_in_place && random.u32(0..4) == 0;
+        // Drawn last, so that seeds of other shapes stay what they are.
+        let is_ring = algorithm == Algorithm::Symmetric && random.bool();
+        let algorithm = if is_ring { Algorithm::RingSymmetric } else { algorithm };
         Self {
             collective,
             algorithm,
             ranks,
             node_ranks,
             slices,
-            slice_bytes: 16 * random.u32(1..=3),
+            slice_bytes,
             slots,
             by_stores,
-            in_place: may_be_in_place && random.u32(0..4) == 0,
+            in_place,
             manner,
             mesh: 0,
         }
@@ -277,11 +289,8 @@ impl Shape {
     fn blocks(&self, wanted: u32) -> u32 {
         let ranks = self.ranks;
         match (self.algorithm, self.collective) {
-            (Algorithm::TwoShot | Algorithm::Halving | Algorithm::Symmetric, _)
-                if self.by_stores =>
-            {
-                wanted
-            }
+            (Algorithm::Symmetric | Algorithm::RingSymmetric, _) => wanted,
+            (Algorithm::TwoShot | Algorithm::Halving, _) if self.by_stores => wanted,
             (Algorithm::Exchange, Collective::ReduceScatter)
             | (Algorithm::ExchangeDirect, Collective::AllGather)
             | (Algorithm::Star, Collective::Reduce { .. }) => 1,

@@ -10,7 +10,7 @@ use ringdove::cost::{
 use ringdove::id::EngineKind;
 use ringdove::plan::{
     Choice, Collective, CollectiveRequest, Forest, Limits, RingOrder, candidates, choose_of,
-    select_packed,
+    select, select_packed,
 };
 use ringdove::topology::machine::{Joined, Machine};
 use ringdove::topology::ranks::{RankGpu, capacities, order_of_nodes};
@@ -75,6 +75,8 @@ struct Scene {
     settings: Settings,
     /// The model chooses each all-reduce.
     modelled: bool,
+    /// What the table of selection goes by.
+    limits_of_table: Limits,
 }
 
 /// A candidate and what it costs.
@@ -142,13 +144,15 @@ impl Where {
             .flatten();
         let stores = !by_device && settings.stores != Stores::Never;
         let few = (2..=8).contains(&per_node) && gpus.len() <= 64;
-        let modelled = stores
+        let over_pci = stores
             && few
             && self.nodes == 1
             && settings.stores == Stores::Auto
-            && settings.algorithm == Algorithms::Auto
+            && matches!(settings.algorithm, Algorithms::Auto | Algorithms::Only(_))
             && !settings.reproducible;
-        let by_slots = stores && few && (nvlink || modelled || settings.stores == Stores::Always);
+        let modelled = over_pci && settings.algorithm == Algorithms::Auto;
+        let of_table = stores && few && (nvlink || settings.stores == Stores::Always);
+        let by_slots = of_table || over_pci;
         let limits = Limits {
             low_latency_bytes: if self.nodes == 1 { settings.low_latency_bytes } else { 0 },
             stores,
@@ -160,8 +164,13 @@ impl Where {
             reproducible: settings.reproducible,
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         };
+        let limits_of_table = Limits {
+            store_blocks: if of_table { settings.store_blocks } else { 0 },
+            symmetric: of_table && limits.symmetric,
+            ..limits
+        };
         let moved = Moved { by_device, stores };
-        Ok(Scene { model, gpus, per_node, limits, moved, settings, modelled })
+        Ok(Scene { model, gpus, per_node, limits, moved, settings, modelled, limits_of_table })
     }
 
     /// The choice, or the candidate that is asked for; and what to say of all of them.
@@ -291,7 +300,13 @@ impl Scene {
         let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
         let taken = match self.settings.algorithm {
             Algorithms::Trees if has_trees => all.len() - 1,
-            Algorithms::Only(kind) => choose_of(kind, &all).unwrap_or(0),
+            Algorithms::Only(kind) => match choose_of(kind, &all) {
+                Some(nth) => nth,
+                None => {
+                    let table = select(request, &self.limits_of_table).map_err(words)?;
+                    all.iter().position(|choice| *choice == table).unwrap_or(0)
+                }
+            },
             Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
                 self.model.choose(&all, self.moved)
             }
@@ -313,7 +328,10 @@ impl Scene {
         let means = Means { limits: self.limits, forest: forest.as_ref() };
         let way = self.model.way(request, &means, self.moved).map_err(words)?;
         let chosen = means.plan(request, way).map_err(words)?;
-        let all = means.plans(request).map_err(words)?;
+        let mut all = means.plans(request).map_err(words)?;
+        // It may have fewer blocks than it could.
+        let taken = all.iter_mut().find(|choice| way.fits(choice));
+        taken.into_iter().for_each(|choice| choice.clone_from(&chosen));
         self.costs(all, &chosen).map(|(all, nth)| (all, nth, false))
     }
 

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 #[derive(Args, Debug)]
 pub struct Arguments {
     /// A topology file of NCCL's (NCCL_TOPO_DUMP_FILE) instead of this node
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "machine", value_name = "FILE")]
     xml: Option<PathBuf>,
     /// Writes the machine as a topology file of NCCL's
     #[arg(long, value_name = "FILE")]

@@ -88,8 +88,10 @@ fn in_place_is_computed_where_its_programs_differ() {
         job.row().expect("a plan")
     };
     assert!(row("all-reduce --algorithm selected").in_place.is_none(), "the same programs");
-    // In place, the first half of the ring goes through slots.
-    let row = row("all-reduce --algorithm selected -R");
+    // Symmetric rings push out of place, and pull in place.
+    assert!(row("all-reduce --algorithm selected -R").in_place.is_some(), "other programs");
+    // In place, the first half of the ring of engines goes through slots.
+    let row = row("all-reduce --algorithm selected --table -R");
     let (out, inside) = (&row.out_of_place, row.in_place.as_ref().expect("other programs"));
     assert!(inside.outcome.end > out.outcome.end, "{} in place", inside.outcome.end);
     let line = table::all_reduce_row(&row, 4);
