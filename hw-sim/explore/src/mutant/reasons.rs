@@ -73,9 +73,10 @@ const MAY_LACK: &str = "equivalent: a step that fails may lack rows, and rows th
 /// one too (announce), unless it had given up the rank, which the wait then skips; so it has
 /// refused a bad number, with an exchange at GPU scope, before this launch began. Only the first
 /// port of the two can be news to a wait.
-const SENT_BEFORE: &str = "equivalent: the launch that sent to this rank has refused the same port, and left the claim \
-     taken; the end of a launch orders that before the next one of its stream, and coherence keeps \
-     it so: this exchange fails";
+const SENT_BEFORE: &str = "equivalent: the launch that sent to this rank has refused the same \
+                          port, and left the claim taken; the end of a launch orders that before \
+                          the next one of its stream, and coherence keeps it so: this exchange \
+                          fails";
 
 const NO_ANSWER: &str = "equivalent: nobody uses its answer; only in a group that goes on does a \
                          thread read behind it what others wrote, and such a group relays \
