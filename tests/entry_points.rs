@@ -143,7 +143,7 @@ const ENTRIES: &[Entry] = &[
     entry(
         "plans in files",
         ("src/bin/ringdove/plan/mod.rs", "serde_json::from_str"),
-        ("tests/plan_files.rs", "numbers_that_nobody_meant_are_refused"),
+        ("tests/plan_files.rs", "mutated_plans_are_proved_or_refused"),
         &[],
     ),
     entry(
@@ -155,7 +155,7 @@ const ENTRIES: &[Entry] = &[
     entry(
         "plan files of this library",
         ("src/plan/file.rs", "serde_json::from_str"),
-        ("tests/plan_files.rs", "numbers_that_nobody_meant_are_refused"),
+        ("tests/plan_files.rs", "mutated_plans_are_proved_or_refused"),
         &[],
     ),
     entry(
@@ -231,6 +231,18 @@ const ENTRIES: &[Entry] = &[
         &["ffi/nccl/tests/fuzz.c"],
     ),
     entry(
+        "structs of C callers of NCCL EP",
+        ("ffi/nccl/src/ep/tensor.rs", "unsafe fn optional("),
+        ("ffi/nccl_ep/tests/client.rs", "structures_at_random_are_refused"),
+        &["ffi/nccl_ep/tests/fuzz.c"],
+    ),
+    entry(
+        "variables of NCCL's",
+        ("ffi/nccl/src/variables.rs", "fn apply("),
+        ("ffi/nccl/src/variables.rs", "any_values_of_variables_are_used_or_left"),
+        &[],
+    ),
+    entry(
         "machine files",
         ("hw-sim/machine/src/description/file.rs", "toml::from_str"),
         ("hw-sim/machine/tests/fuzz.rs", "mutated_machine_files_are_machines_or_refused"),
@@ -241,6 +253,12 @@ const ENTRIES: &[Entry] = &[
         ("hw-sim/machine/src/fault/list.rs", "fn check_list("),
         ("hw-sim/machine/tests/fault_lists.rs", "mutated_lists_of_faults_are_read_or_refused"),
         &["hw-sim/machine/tests/corpus/faults.txt"],
+    ),
+    entry(
+        "faults of the explorer",
+        ("hw-sim/explore/src/fault.rs", "fn read("),
+        ("hw-sim/explore/tests/fault_lists.rs", "mutated_faults_are_refused_or_borne"),
+        &["hw-sim/explore/tests/fault_lists.rs"],
     ),
     entry(
         "descriptions of users' kernels",

@@ -1,9 +1,14 @@
 //! `ringdove plan`: plans as text and as files, and files that do not hold what they promise.
 
 mod hardware;
+#[path = "support/mutation.rs"]
+mod mutation;
 
 use hardware::ringdove;
+use mutation::{Campaign, corpus, mutate};
+use ringdove::plan::PlanFile;
 use serde_json::Value;
+use std::cell::Cell;
 use std::path::Path;
 
 fn plan(arguments: &[&str]) -> Result<String, String> {
@@ -156,4 +161,47 @@ fn numbers_that_nobody_meant_are_refused() {
         }
     }
     assert!(refused > 20, "{refused}");
+}
+
+/// If this fails, a file of somebody crashes a program that reads it, or an error has no reason.
+#[test]
+fn mutated_plans_are_proved_or_refused() {
+    let campaign = Campaign {
+        target: "--test plan_files",
+        test: "mutated_plans_are_proved_or_refused",
+        cases: 15000,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for (collective, bytes, ranks) in [
+        ("all-reduce", "4K", "3"),
+        ("broadcast", "64K", "3"),
+        ("gather", "96", "4"),
+        ("all-to-all", "1K", "2"),
+    ] {
+        let path = folder.path().join(format!("{collective}.json"));
+        let path = path.to_str().unwrap();
+        plan(&[collective, "-b", bytes, "-n", ranks, "--json", path]).unwrap();
+    }
+    let files = corpus(folder.path(), "json");
+    let proved = Cell::new(0);
+    let play = |bytes: &[u8]| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return Ok(()) };
+        let words = match PlanFile::read(text) {
+            Ok(None) => return Ok(()),
+            Ok(Some(file)) => file.prove().map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match words {
+            Ok(_) => proved.set(proved.get() + 1),
+            Err(words) if words.is_empty() || words.contains("internal") => {
+                return Err(format!("an error without a reason: {words:?}"));
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    };
+    campaign.replay(&files, play);
+    assert_eq!(proved.get(), files.len());
+    campaign.run(|rng| mutate(rng, &files), play);
+    println!("{} were proved", proved.get());
 }

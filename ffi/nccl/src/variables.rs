@@ -116,6 +116,7 @@ fn number(text: &str) -> std::result::Result<u8, &'static str> {
 /// NCCL's list of interfaces as ringdove has it: there a name is a beginning unless the list
 /// starts with `=`, here it is one if it ends in `*`. `None` for a list of exclusions.
 fn interfaces(names: &str) -> Option<String> {
+    let names = names.trim();
     if names.starts_with('^') {
         return None;
     }
@@ -169,6 +170,7 @@ mod tests {
         assert_eq!(with(&[("NCCL_SOCKET_IFNAME", "eth,ib0")]).bootstrap_interface, "eth*,ib0*");
         assert_eq!(with(&[("NCCL_SOCKET_IFNAME", "=eth0")]).bootstrap_interface, "eth0");
         assert_eq!(with(&[("NCCL_SOCKET_IFNAME", "^docker")]).bootstrap_interface, "");
+        assert_eq!(with(&[("NCCL_SOCKET_IFNAME", " ^docker")]).bootstrap_interface, "");
         let both = [("NCCL_IB_GID_INDEX", "3"), ("RINGDOVE_GID_INDEX", "1")];
         assert_eq!(with(&both[..1]).gid_index, Some(3));
         assert_eq!(with(&both).gid_index, None, "ringdove's own variable wins");
@@ -182,5 +184,61 @@ mod tests {
         assert_eq!(with(&[("NCCL_IB_QPS_PER_CONNECTION", "4")]).queue_pairs, 4);
         let out_of_range = with(&[("NCCL_IB_QPS_PER_CONNECTION", "40")]).queue_pairs;
         assert_eq!(out_of_range, Settings::default().queue_pairs);
+    }
+
+    /// If this fails, a value that somebody has set for NCCL ends the program, or becomes a setting
+    /// that ringdove's own variable could not have.
+    #[test]
+    fn any_values_of_variables_are_used_or_left() {
+        const PARTS: [&str; 24] = [
+            "0",
+            "1",
+            "15",
+            "16",
+            "17",
+            "255",
+            "256",
+            "-1",
+            "4294967296",
+            "",
+            " ",
+            "=",
+            "^",
+            ",",
+            ":",
+            "*",
+            "eth",
+            "mlx5_",
+            "ib",
+            ".",
+            "\u{e9}",
+            "\0",
+            "nan",
+            "0x10",
+        ];
+        let seed = env::var("RINGDOVE_FUZZ_SEED").map_or(16, |seed| seed.parse().unwrap());
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut used = 0;
+        for case in 0..20_000 {
+            let variables: Vec<_> = MEANINGS
+                .iter()
+                .map(|meaning| {
+                    let count = random.usize(0..=4);
+                    let value: String =
+                        (0..count).map(|_| PARTS[random.usize(0..PARTS.len())]).collect();
+                    (meaning.nccl, value)
+                })
+                .collect();
+            let given: Vec<_> =
+                variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let settings = with(&given);
+            let place = format!("RINGDOVE_FUZZ_SEED={seed}, case {case}: {given:?}: {settings:?}");
+            assert!(settings.service_level <= 15, "{place}");
+            assert!((1..=16).contains(&settings.queue_pairs), "{place}");
+            let is_exclusion = variables[0].1.trim().starts_with('^');
+            assert!(!is_exclusion || settings.bootstrap_interface.is_empty(), "{place}");
+            used += usize::from(settings != Settings::default());
+        }
+        assert!(used > 10_000, "{used} of them meant anything");
     }
 }

@@ -108,6 +108,20 @@ fn a_layer_of_experts_is_right_in_all_modes() {
     }
 }
 
+/// If this fails, a structure that makes no sense crashes the program, is read beyond its end, is
+/// taken for a good one, or leaves a handle that does not work.
+#[test]
+fn structures_at_random_are_refused() {
+    let folder = installed();
+    let program = compiled(folder.path(), "tests/fuzz.c", "cc");
+    let seed = std::env::var("RINGDOVE_FUZZ_SEED").unwrap_or_else(|_| "1".into());
+    let calls = std::env::var("RINGDOVE_FUZZ_CASES").unwrap_or_else(|_| "3000".into());
+    let mut run = Command::new(built("hwsim"));
+    run.args(["run", "-q", "--machine", "pcie4", "--"]).arg(&program).args([&seed, &calls]);
+    let seen = succeeds(run.env("LD_LIBRARY_PATH", folder.path()));
+    assert!(seen.contains(" calls, 0 wrong"), "seed {seed}: {seen}");
+}
+
 /// If this fails, a program with another NCCL crashes instead of being told so.
 #[test]
 fn another_nccl_is_answered() {

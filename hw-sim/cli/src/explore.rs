@@ -1,6 +1,7 @@
 //! `hwsim explore`: seeded, adversarial runs of the protocol's code on the weak memory.
 
 use crate::error::Error;
+use crate::output::print;
 use clap::Args;
 use hwsim_explore::{
     Change, Description, Failure, Fault, Kernels, Options, Scenario, UserKernel, scenario,
@@ -98,12 +99,13 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
         write_trace(path, &kernels, &last)?;
     }
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
-    println!(
-        "{}: {runs} runs from seed {}, none failed; {instructions} warp instructions, {:.1} runs/s",
+    print(&format!(
+        "{}: {runs} runs from seed {}, none failed; {instructions} warp instructions, {:.1} \
+         runs/s\n",
         arguments.scenario().name(),
         arguments.seed,
         runs as f64 / seconds,
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -120,16 +122,20 @@ fn explore_kernel(arguments: &ExploreArguments, path: &Path) -> Result<ExitCode,
         match kernel.run(seed) {
             Ok(stats) => instructions += stats.instructions,
             Err(reason) => {
-                println!("seed {seed} fails: {reason}");
                 let path = quoted(path);
-                println!("replay: hwsim explore --kernel {path} --seed {seed} --runs 1");
+                print(&format!(
+                    "seed {seed} fails: {reason}\n\
+                     replay: hwsim explore --kernel {path} --seed {seed} --runs 1\n"
+                ))?;
                 return Ok(ExitCode::FAILURE);
             }
         }
         runs += 1;
     }
     let first = arguments.seed;
-    println!("{runs} runs from seed {first}, none failed; {instructions} warp instructions");
+    print(&format!(
+        "{runs} runs from seed {first}, none failed; {instructions} warp instructions\n"
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -160,9 +166,9 @@ fn report(
         true => scenario::shrink(kernels, failure, deadline),
         false => failure,
     };
-    println!("{failure}");
+    print(&format!("{failure}\n"))?;
     if arguments.shrink {
-        println!("shrunk from {turns} to {} turns", failure.stats.turns);
+        print(&format!("shrunk from {turns} to {} turns\n", failure.stats.turns))?;
     }
     if let Some(path) = &arguments.trace {
         write_trace(path, kernels, &failure.options)?;
@@ -171,7 +177,7 @@ fn report(
         Some(path) => format!("--ptx {} ", quoted(path)),
         None => String::new(),
     };
-    println!("replay: hwsim explore {ptx}{}", failure.replay());
+    print(&format!("replay: hwsim explore {ptx}{}\n", failure.replay()))?;
     Ok(ExitCode::FAILURE)
 }
 
@@ -186,8 +192,7 @@ fn write_trace(path: &Path, kernels: &Kernels, options: &Options) -> Result<(), 
     let (_, trace) = scenario::run_traced(kernels, options);
     std::fs::write(path, trace.to_string())
         .map_err(Error::system(format!("cannot write {}", path.display())))?;
-    println!("trace: {}", path.display());
-    Ok(())
+    print(&format!("trace: {}\n", path.display()))
 }
 
 #[cfg(test)]

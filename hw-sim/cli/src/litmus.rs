@@ -1,6 +1,7 @@
 //! `hwsim litmus`: runs litmus tests on the weak memory, all of their executions.
 
 use crate::error::Error;
+use crate::output::print;
 use clap::Args;
 use hwsim_ptx::litmus::{Report, Test, parse};
 use std::fs;
@@ -33,7 +34,7 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<ExitCode, Error> {
     let (mut alike, mut otherwise) = (0_u32, Vec::new());
     let files = all_files(&arguments.files)?;
     for path in &files {
-        let verdict = one(path, arguments);
+        let verdict = one(path, arguments)?;
         match verdict {
             Some(true) => held += 1,
             Some(false) => not_held += 1,
@@ -48,14 +49,16 @@ pub fn litmus(arguments: &LitmusArguments) -> Result<ExitCode, Error> {
         }
     }
     if files.len() > 1 {
-        println!("{held} hold, {not_held} do not, {undecided} undecided or unreadable");
+        print(&format!("{held} hold, {not_held} do not, {undecided} undecided or unreadable\n"))?;
     }
     if arguments.expected.is_some() {
-        println!("{alike} are as expected, {} are not", otherwise.len());
+        print(&format!("{alike} are as expected, {} are not\n", otherwise.len()))?;
         if alike == 0 && otherwise.is_empty() {
-            println!("the list names none of these files");
+            print("the list names none of these files\n")?;
         }
-        otherwise.iter().for_each(|path| println!("  not as expected: {}", path.display()));
+        for path in &otherwise {
+            print(&format!("  not as expected: {}\n", path.display()))?;
+        }
     }
     let is_compared = expected.is_none() || alike > 0;
     let fine = undecided == 0 && otherwise.is_empty() && !files.is_empty() && is_compared;
@@ -110,19 +113,19 @@ fn read_expected(path: &Path) -> Result<Vec<(PathBuf, bool)>, Error> {
     lines.map(read).collect()
 }
 
-fn one(path: &Path, arguments: &LitmusArguments) -> Option<bool> {
+fn one(path: &Path, arguments: &LitmusArguments) -> Result<Option<bool>, Error> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
-            println!("{}: {error}", path.display());
-            return None;
+            print(&format!("{}: {error}\n", path.display()))?;
+            return Ok(None);
         }
     };
     let test = match parse(&text) {
         Ok(test) => test,
         Err(error) => {
-            println!("{}: {error}", path.display());
-            return None;
+            print(&format!("{}: {error}\n", path.display()))?;
+            return Ok(None);
         }
     };
     let report = test.enumerate(arguments.runs);
@@ -131,8 +134,8 @@ fn one(path: &Path, arguments: &LitmusArguments) -> Option<bool> {
 
 /// Prints outcomes and verdict. A condition that no run met is decided only if all runs were made,
 /// and one came to its end.
-fn show(path: &Path, test: &Test, report: &Report, quiet: bool) -> Option<bool> {
-    let (quantifier, formula) = test.claim.as_ref()?;
+fn show(path: &Path, test: &Test, report: &Report, quiet: bool) -> Result<Option<bool>, Error> {
+    let Some((quantifier, formula)) = test.claim.as_ref() else { return Ok(None) };
     let met = report.outcomes.keys().any(|outcome| formula.holds(outcome));
     let missed = report.outcomes.keys().any(|outcome| !formula.holds(outcome));
     let seen = match quantifier {
@@ -147,15 +150,17 @@ fn show(path: &Path, test: &Test, report: &Report, quiet: bool) -> Option<bool> 
         None if report.is_complete => "undecided: no run ends",
         None => "undecided: more runs than --runs allows",
     };
-    println!("{}: {}: {quantifier} {words}", path.display(), test.name);
+    let mut text = format!("{}: {}: {quantifier} {words}\n", path.display(), test.name);
     if !quiet {
         for (outcome, runs) in &report.outcomes {
             let mark = if formula.holds(outcome) { '*' } else { ' ' };
             let values = outcome.iter().map(|(name, value)| format!("{name}={value}"));
-            println!("  {mark} {} ({runs} runs)", values.collect::<Vec<_>>().join(" "));
+            let values = values.collect::<Vec<_>>().join(" ");
+            text += &format!("  {mark} {values} ({runs} runs)\n");
         }
         let all = if report.is_complete { "all" } else { "the first" };
-        println!("  {all} {} runs; {} were cut off or hang", report.runs, report.cut);
+        text += &format!("  {all} {} runs; {} were cut off or hang\n", report.runs, report.cut);
     }
-    verdict
+    print(&text)?;
+    Ok(verdict)
 }

@@ -1,8 +1,8 @@
 //! `hwsim machines`.
 
 use crate::error::Error;
+use crate::output::print;
 use hwsim_machine::description::Description;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Lists the built-in machines, or shows one: its text, or its file.
@@ -12,13 +12,8 @@ pub fn show(name: Option<&str>, toml: bool) -> Result<ExitCode, Error> {
         Some(name) => Description::find(name)?.describe(),
         None => list()?,
     };
-    // A reader that has seen enough (`| head`) is no error.
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::system("writing to standard output")(error))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list() -> Result<String, Error> {

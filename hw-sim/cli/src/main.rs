@@ -9,6 +9,7 @@ mod library;
 mod litmus;
 mod machines;
 mod namespace;
+mod output;
 mod pci;
 mod predict;
 mod ptxas;

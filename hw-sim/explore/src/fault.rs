@@ -304,7 +304,9 @@ const US: Number = up_to("US", u64::MAX as i128);
 const BLOCK: Number = up_to("BLOCK", u32::MAX as i128);
 const OP: Number = up_to("OP", u32::MAX as i128);
 const TIMES: Number = up_to("TIMES", u32::MAX as i128);
-const TURNS: Number = up_to("TURNS", 1000);
+/// Of a message. Where all take longer, a run takes it that nothing happens any more, and waits
+/// expire.
+const TURNS: Number = up_to("TURNS (up to 100)", 100);
 /// As for `hwsim run`.
 const LEAP: Number = Number { name: "[-]US (up to a day)", least: -LEAP_US_MAX, most: LEAP_US_MAX };
 

@@ -71,17 +71,19 @@ pub unsafe fn optional(what: &str, at: *const Tensor) -> Result<Option<Array>> {
     }
     // SAFETY: so many sizes are there.
     let extents = unsafe { slice::from_raw_parts(tensor.sizes, tensor.dimensions as usize) };
-    let count = extents.iter().try_fold(1usize, |count, extent| count.checked_mul(*extent));
-    let Some(count) = count else {
-        return Err(Failure::argument(what, "less than 2^64 elements", "more"));
+    let data_type = element(tensor.data_type)?;
+    // In bytes: so many are multiplied, and added to addresses, where rows are copied.
+    let element_bytes = data_type.size_bytes();
+    let bytes = extents.iter().try_fold(element_bytes, |bytes, more| bytes.checked_mul(*more));
+    let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
+        return Err(Failure::argument(what, "less than 2^63 bytes", format!("{extents:?}")));
     };
     if !tensor.window.is_null() {
         return Err(absent(&format!("{what}: a tensor in a window"), "name it by its address"));
     }
-    if tensor.data.is_null() && count > 0 {
+    if tensor.data.is_null() && bytes > 0 {
         return Err(Failure::argument(what, "memory (field data)", "none"));
     }
-    let data_type = element(tensor.data_type)?;
     let (address, extents) = (tensor.data as u64, extents.to_vec());
     Ok(Some(Array { address, data_type, extents }))
 }

@@ -27,6 +27,7 @@ mod train;
 pub use arguments::PredictArguments;
 
 use crate::error::Error;
+use crate::output::print;
 use arguments::{AllReduceArguments, Common, Operation, P2pArguments};
 use collective::Job;
 use hwsim_machine::description::Description;
@@ -44,7 +45,6 @@ use ringdove::topology::graph::CapacityGraph;
 use ringdove::topology::ranks::{RankGpu, capacities, order_of_nodes};
 use ringdove_figures::plot::PlotError;
 use std::collections::HashMap;
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -274,14 +274,4 @@ fn write_trace(path: &Path, scene: &Scene, outcome: &Outcome) -> Result<(), Erro
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     std::fs::write(path, text).map_err(Error::system(format!("writing {}", path.display())))
-}
-
-/// To standard output. A reader that has seen enough (`| head`) is no error.
-fn print(text: &str) -> Result<(), Error> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::system("writing to standard output")(error))
-        }
-        _ => Ok(()),
-    }
 }

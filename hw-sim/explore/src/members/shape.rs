@@ -78,8 +78,10 @@ impl Shape {
     }
 
     /// Has the run what this strikes?
-    pub fn has_connections(&self, strike: Strike) -> bool {
-        !strike.is_of_connections() || self.gpus.as_ref().is_some_and(|gpus| gpus.connects)
+    pub fn can_have(&self, strike: Strike) -> bool {
+        let has_connections = self.gpus.as_ref().is_some_and(|gpus| gpus.connects);
+        let has_others = self.ranks > 1;
+        (has_others || !strike.needs_others()) && (has_connections || !strike.is_of_connections())
     }
 
     /// This goes wrong, too, at its own time.

@@ -139,10 +139,14 @@ impl Strike {
     /// Has it strike one of so many ranks.
     pub(super) fn strike_one_of(&mut self, ranks: u32) {
         *self.rank_mut() %= ranks;
-        // It needs somebody to be late for, or to disagree with.
-        if ranks == 1 && matches!(self, Self::Late { .. } | Self::Disagrees { .. }) {
+        if ranks == 1 && self.needs_others() {
             *self = Self::Aborts { rank: 0, at: Duration::from_millis(1) };
         }
+    }
+
+    /// Does it take somebody to be late for, to disagree with, or to miss a call?
+    pub fn needs_others(self) -> bool {
+        matches!(self, Self::Late { .. } | Self::Disagrees { .. } | Self::Absent { .. })
     }
 
     /// Does it strike adapters' connections?

@@ -54,6 +54,12 @@ const EXPERTS: &[Reason] = &[
     ("experts_await_returns: fence.acq_rel.sys 5", "", TWO_WAITS),
     ("experts_await_returns: fence.acq_rel.sys 8", "", TWO_WAITS),
     ("experts_await_returns: fence.acq_rel.sys 11", "", TWO_WAITS),
+    ("experts_await: atom.relaxed.gpu 9", "", SENT_BEFORE),
+    ("experts_await: atom.relaxed.gpu 15", "", SENT_BEFORE),
+    ("experts_await_relayed: atom.relaxed.gpu 5", "", SENT_BEFORE),
+    ("experts_await_relayed: atom.relaxed.gpu 11", "", SENT_BEFORE),
+    ("experts_await_returns: atom.relaxed.gpu 5", "", SENT_BEFORE),
+    ("experts_await_returns: atom.relaxed.gpu 11", "", SENT_BEFORE),
     ("experts_await_gathered: bar.red.or.pred 1", "", NO_ANSWER),
     ("experts_receive: bar.red.or.pred 1", "", MAY_LACK),
 ];
@@ -61,6 +67,16 @@ const EXPERTS: &[Reason] = &[
 const MAY_LACK: &str = "equivalent: a step that fails may lack rows, and rows that lanes have left \
                         out are no more than that; the barrier is there since lanes that have \
                         ended must not be asked by a shuffle, which this model lets them be";
+
+/// A wait for a far rank opens the port that receives from it and the one that sends to it
+/// (experts.cuh: wait_for). The launch of the same step that sent to the rank has opened the second
+/// one too (announce), unless it had given up the rank, which the wait then skips; so it has
+/// refused a bad number, with an exchange at GPU scope, before this launch began. Only the first
+/// port of the two can be news to a wait.
+const SENT_BEFORE: &str = "equivalent: the launch that sent to this rank has refused the same \
+                          port, and left the claim taken; the end of a launch orders that before \
+                          the next one of its stream, and coherence keeps it so: this exchange \
+                          fails";
 
 const NO_ANSWER: &str = "equivalent: nobody uses its answer; only in a group that goes on does a \
                          thread read behind it what others wrote, and such a group relays \

@@ -447,7 +447,7 @@ impl Options {
         }
         if self.traffic == Traffic::Members {
             let strike = MembersStrike::of_fault(fault);
-            let strike = strike.filter(|it| self.members.has_connections(*it));
+            let strike = strike.filter(|it| self.members.can_have(*it));
             let unknown = || format!("{fault}: the run of seed {} has no such fault", self.seed);
             self.members.strike_with(strike.ok_or_else(unknown)?);
             self.named_faults.push(fault);
