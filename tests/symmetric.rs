@@ -86,6 +86,22 @@ fn every_type_and_reduction_is_right() {
     }
 }
 
+/// If this fails, a ring between registered buffers is wrong for some type, reduction, size or
+/// number of ranks, out of place or in place, or is not done this way.
+#[test]
+fn every_type_and_reduction_is_right_around_a_ring() {
+    if on_real_hardware() {
+        return;
+    }
+    let inside = format!("{INSIDE}; export RINGDOVE_ALGORITHM=ring-symmetric");
+    for (machine, processes, gpus) in [("pcie4", 1, 4), ("dgx-a100", 3, 1), ("dgx1v", 2, 2)] {
+        let line = format!("all-reduce -g {gpus} -b 20K -e 300K -f 4 -n 1 -w 1 -d all -o all -R 1");
+        let ended = perf((machine, processes), "", &inside, &line);
+        assert_right(&format!("{machine}, {processes} processes: {line}"), &ended);
+        assert!(ended.1.contains("\"ring symmetric\""), "{machine}: {}", ended.1);
+    }
+}
+
 /// If this fails, several rounds of a block do not fit together.
 #[test]
 fn rounds_are_right() {
@@ -93,9 +109,13 @@ fn rounds_are_right() {
         return;
     }
     let line = "all-reduce -g 4 -b 8M -e 8388676 -i 68 -n 2 -w 1 -R 1";
-    let ended = perf(("dgx-a100", 1), "", INSIDE, line);
-    assert_right(line, &ended);
-    assert!(ended.1.contains("\"symmetric\""), "{}", ended.1);
+    for (export, taken) in
+        [("", "symmetric"), ("RINGDOVE_ALGORITHM=ring-symmetric", "ring symmetric")]
+    {
+        let ended = perf(("dgx-a100", 1), "", &format!("{INSIDE}; export A= {export}"), line);
+        assert_right(line, &ended);
+        assert!(ended.1.contains(&format!("\"{taken}\"")), "{}", ended.1);
+    }
 }
 
 /// If this fails, what is not registered is reached all the same, or is not reduced.
@@ -114,7 +134,7 @@ fn other_buffers_go_other_ways() {
         assert!(!ended.1.contains("\"symmetric\""), "{machine}: {line}: {}", ended.1);
     }
     // Over PCI the model or a setting chooses them.
-    let line = "all-reduce -g 4 -b 256K -e 256K -n 1 -w 1 -R 1";
+    let line = "all-reduce -g 4 -b 128K -e 128K -n 1 -w 1 -R 1";
     for (export, wanted) in [
         ("RINGDOVE_STORES=always", true),
         ("RINGDOVE_ALGORITHM=auto", true),
