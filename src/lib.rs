@@ -93,3 +93,7 @@ pub use ringdove_kernels::element::{DataType, ReduceOp};
 pub use settings::{
     Algorithms, InterNodeSlots, RingOrders, Setting, Settings, Stores, ThroughHost, VerbsOrder,
 };
+
+/// The version of the library, and a digest of the source of which it was built: `0.1.0+` and 16
+/// hexadecimal digits. All ranks of a job must have the same, or get [`Error::Disagreement`].
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("RINGDOVE_SOURCES"));

@@ -227,10 +227,13 @@ impl Launch {
         let (id, root) = self.rendezvous(settings)?;
         let (rank, rank_count) = (Rank(self.rank), self.rank_count);
         let plane = ControlPlane::start(JoinRequest { id, rank, rank_count, terms }, settings)?;
-        // From here on it ends with the job: assembled, or failed on all ranks.
-        root.into_iter().for_each(Root::detach);
-        plane.assembled()?;
-        Ok(plane)
+        let assembled = plane.assembled();
+        if let Some(root) = root {
+            root.wait_for_late(&assembled);
+            // It ends with the job: assembled, or failed on all ranks.
+            root.detach();
+        }
+        assembled.map(|()| plane)
     }
 }
 

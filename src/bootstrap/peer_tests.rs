@@ -4,6 +4,7 @@
 use super::frame::{MESSAGE_BYTES_MAX, Opener, Sealer};
 use super::handshake::{Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, PROTOCOL, Role, Server};
 use super::message::{Call, Join, Message, Up, decode, encode_with};
+use super::plane::BUILD_TERM;
 use super::{ControlPlane, JoinRequest, Root, Secret, UniqueId};
 use crate::error::{BootstrapError, Error};
 use crate::id::Rank;
@@ -11,6 +12,7 @@ use crate::settings::Settings;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// One end of an authenticated connection, in the hands of a test.
@@ -102,7 +104,7 @@ impl Raw {
 pub(super) fn join(rank_count: u32, addresses: Vec<SocketAddr>) -> Message {
     Message::Join(Join {
         rank_count,
-        terms: vec![("the version of ringdove".into(), env!("CARGO_PKG_VERSION").into())],
+        terms: vec![(BUILD_TERM.into(), crate::BUILD.into())],
         addresses,
         remaining: Duration::from_secs(60),
     })
@@ -170,6 +172,35 @@ fn a_root_of_another_version_is_named() {
         error,
         BootstrapError::Version { rank: Rank(3), theirs: PROTOCOL, root: 77, .. }
     ));
+}
+
+/// If this fails, the last rank of a job whose ranks disagree finds nobody, where the process of
+/// rank 0 has ended meanwhile.
+#[test]
+fn who_comes_late_learns_that_ranks_disagree() {
+    let settings = settings(60_000);
+    let root = Root::open(&settings).unwrap();
+    let id = root.id();
+    let join = |rank, color: &str| {
+        let terms = vec![("the color".into(), color.into())];
+        let request = JoinRequest { id, rank: Rank(rank), rank_count: 3, terms };
+        ControlPlane::start(request, &settings).unwrap()
+    };
+    let (early, other) = (join(0, "red"), join(1, "blue"));
+    let known = early.assembled();
+    assert!(matches!(&known, Err(Error::Disagreement { what, .. }) if what == "the color"));
+    let late = thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            join(2, "red").assembled()
+        });
+        root.wait_for_late(&known);
+        drop(root);
+        late.join().unwrap()
+    });
+    for seen in [other.assembled(), late] {
+        assert!(matches!(&seen, Err(Error::Disagreement { .. })), "{seen:?}");
+    }
 }
 
 #[test]

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The most bytes of names and values that a rank brings: they travel in its first message.
 const TERMS_BYTES_MAX: usize = EARLY_BYTES_MAX / 2;
+/// What all ranks must have in common, and what to do where they have not.
+pub(super) const BUILD_TERM: &str = "the build of ringdove (install the same one for all ranks)";
 /// The most bytes of one note: room for a few addresses and keys.
 const NOTE_BYTES_MAX: usize = 1 << 16;
 /// How long after every deadline of the I/O thread a caller gives up on it.
@@ -36,7 +38,7 @@ pub struct JoinRequest {
     /// Number of ranks.
     pub rank_count: u32,
     /// Names and values that must be equal on all ranks, such as settings that shape memory. The
-    /// library's version is always among them.
+    /// library's build ([`crate::BUILD`]) is always among them.
     pub terms: Vec<Term>,
 }
 
@@ -91,7 +93,7 @@ impl ControlPlane {
             let expected = "an id with the root's address (Root::open, Launch::rendezvous)";
             return Err(Error::argument("unique id", expected, "one for threads of one process"));
         }
-        terms.push(("the version of ringdove".into(), env!("CARGO_PKG_VERSION").into()));
+        terms.push((BUILD_TERM.into(), crate::BUILD.into()));
         let bytes: usize = terms.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
         if bytes > TERMS_BYTES_MAX {
             let expected = format_args!("at most {TERMS_BYTES_MAX} bytes");

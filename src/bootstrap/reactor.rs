@@ -202,6 +202,8 @@ impl Loop {
             self.touched.remove(&id);
             let Some(task) = self.tasks.get(&id) else { continue };
             if task.is_finished() {
+                // What it has sent is on its way before its owner learns of its end.
+                self.net.flush();
                 self.forget(id);
             } else {
                 self.timers.set(id, task.deadline());

@@ -10,6 +10,7 @@ use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Join, Message, Term, Welcome, decode, encode};
 use super::net::{ConnectionId, Event, TaskId, Wire};
 use super::reactor::{Reactor, Request, Task};
+use super::shared::Shared;
 use super::tree::Tree;
 use super::unique_id::{Secret, UniqueId};
 use super::{RANKS_MAX, after, early_bytes_max, handshake_limit};
@@ -19,10 +20,13 @@ use crate::settings::Settings;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The most addresses that a rank is known by.
 pub(super) const ADDRESSES_MAX: usize = 4;
+/// How much later than the first ranks of a launcher others may come: interpreters start, and load
+/// what programs import.
+const LATE_MAX: Duration = Duration::from_secs(10);
 /// The rank in the root's hello: it is none.
 const NO_RANK: Rank = Rank(u32::MAX);
 
@@ -34,6 +38,7 @@ pub struct Root {
     id: UniqueId,
     task: TaskId,
     reactor: Arc<Reactor>,
+    ended: Arc<Shared>,
     detached: bool,
 }
 
@@ -79,8 +84,10 @@ impl Root {
         };
         let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
         let state = RootTask::new(task, own, (settings.bootstrap_fan_out, address), Instant::now());
-        reactor.start(task, RootTask { listener: Some(listener), ..state });
-        Ok(Self { id, task, reactor, detached: false })
+        let ended = Arc::<Shared>::default();
+        let tells = Ended(ended.clone());
+        reactor.start(task, RootTask { listener: Some(listener), _ended: tells, ..state });
+        Ok(Self { id, task, reactor, ended, detached: false })
     }
 
     /// The name of the job, for all its ranks.
@@ -93,6 +100,20 @@ impl Root {
     pub fn detach(mut self) {
         self.detached = true;
     }
+
+    /// For a process that ends where its rank could not join. Where ranks disagree, all of them
+    /// are alive: waits until each has come and knows, ten seconds at most. One that came later
+    /// would find nobody, and not learn why.
+    pub fn wait_for_late<T>(&self, joined: &Result<T>) {
+        let disagree = match joined {
+            Err(Error::Disagreement { .. }) => true,
+            Err(Error::Bootstrap(error)) => matches!(**error, BootstrapError::Version { .. }),
+            _ => false,
+        };
+        if disagree {
+            self.ended.wait(Instant::now() + LATE_MAX, |state| state.gone.then_some(()));
+        }
+    }
 }
 
 impl Drop for Root {
@@ -100,6 +121,16 @@ impl Drop for Root {
         if !self.detached {
             self.reactor.request(self.task, Request::Leave);
         }
+    }
+}
+
+/// Tells that the task has ended: nobody of whom it knows has to come any more.
+#[derive(Default)]
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.update(|state| state.gone = true);
     }
 }
 
@@ -140,6 +171,8 @@ pub(super) struct RootTask {
     deadline: Option<Instant>,
     opened: Instant,
     finished: bool,
+    /// Tells when it is dropped.
+    _ended: Ended,
 }
 
 impl Task for RootTask {
@@ -238,6 +271,7 @@ impl RootTask {
             deadline: None,
             opened,
             finished: false,
+            _ended: Ended::default(),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use crate::dlpack;
 use crate::errors;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 use ringdove::DataType;
 
@@ -32,15 +33,24 @@ pub fn array(
     stream: Option<u64>,
 ) -> PyResult<Array> {
     let py = object.py();
-    // Libraries raise where an array lies elsewhere, or has types that the interface lacks; then
-    // DLPack may know it.
-    if let Ok(Some(interface)) = object.getattr_opt(intern!(py, "__cuda_array_interface__"))
-        && let Ok(interface) = interface.cast_into::<PyDict>()
-        && let Some(array) = by_interface(object, &interface, what, data_type)?
-    {
-        return Ok(array);
+    let has_dlpack = object.hasattr(intern!(py, "__dlpack__"))?;
+    match object.getattr_opt(intern!(py, "__cuda_array_interface__")) {
+        Ok(Some(interface)) => {
+            let interface = interface.cast_into::<PyDict>().map_err(|error| {
+                let seen = error.into_inner().get_type().to_string();
+                errors::argument(py, what, "a __cuda_array_interface__ that is a dict", &seen)
+            })?;
+            if let Some(array) = by_interface(object, &interface, what, data_type)? {
+                return Ok(array);
+            }
+        }
+        Ok(None) => {}
+        // Libraries raise where an array lies elsewhere, or has types that the interface lacks;
+        // then DLPack may know it. Ctrl-C is no answer of theirs.
+        Err(error) if has_dlpack && error.is_instance_of::<PyException>(py) => {}
+        Err(error) => return Err(error),
     }
-    if object.hasattr(intern!(py, "__dlpack__"))? {
+    if has_dlpack {
         return by_dlpack(object, what, data_type, stream);
     }
     let expected = "an array on a GPU, with __cuda_array_interface__ or __dlpack__";
@@ -54,12 +64,7 @@ fn by_interface(
     wanted: Option<DataType>,
 ) -> PyResult<Option<Array>> {
     let py = object.py();
-    let item = |name: &str| {
-        interface.get_item(name)?.ok_or_else(|| {
-            errors::argument(py, what, "a __cuda_array_interface__ with shape, typestr, data", name)
-        })
-    };
-    let typestr: String = item("typestr")?.extract()?;
+    let typestr: String = field(interface, what, "typestr", "a string")?;
     let Some(own) = element(&typestr) else {
         // Types that have no name here, such as bfloat16.
         if wanted.is_none() && object.hasattr(intern!(py, "__dlpack__"))? {
@@ -83,23 +88,57 @@ fn by_named_type(
     data_type: DataType,
 ) -> PyResult<Array> {
     let py = object.py();
-    let missing = || {
-        let expected = "a __cuda_array_interface__ with shape and data";
-        errors::argument(py, what, expected, "one without")
-    };
-    let shape: Vec<usize> =
-        interface.get_item(intern!(py, "shape"))?.ok_or_else(missing)?.extract()?;
+    let is_given = |name: &str| PyResult::Ok(interface.get_item(name)?.is_some_and(is_some));
+    let shape: Vec<usize> = field(interface, what, "shape", "of sizes from 0 on")?;
     let (address, is_read_only): (u64, bool) =
-        interface.get_item(intern!(py, "data"))?.ok_or_else(missing)?.extract()?;
-    if let Some(strides) = interface.get_item(intern!(py, "strides"))?.filter(|it| !it.is_none()) {
-        let strides: Vec<i64> = strides.extract()?;
+        field(interface, what, "data", "an address, and whether it may only be read")?;
+    if is_given("mask")? {
+        return Err(errors::argument(py, what, "an array without a mask", "one with"));
+    }
+    if is_given("strides")? {
+        let strides: Vec<i64> = field(interface, what, "strides", "of integers")?;
         check_contiguous(py, what, &shape, &strides, data_type.size_bytes())?;
     }
-    let stream = interface.get_item(intern!(py, "stream"))?.filter(|it| !it.is_none());
-    let stream = stream.map(|stream| stream.extract()).transpose()?;
-    let count = shape.iter().product();
+    let stream = match is_given("stream")? {
+        true => Some(field(interface, what, "stream", "a handle as an int")?),
+        false => None,
+    };
+    let count = elements(py, what, &shape, data_type)?;
     let keeper = object.clone().unbind();
     Ok(Array { address, count, data_type, is_read_only, stream, keeper })
+}
+
+fn is_some(value: Bound<'_, PyAny>) -> bool {
+    !value.is_none()
+}
+
+/// What an array says of itself under `name`, which is to be of such a `form`.
+fn field<'py, T>(interface: &Bound<'py, PyDict>, what: &str, name: &str, form: &str) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    let refused = |seen: &str| {
+        let expected = format!("a __cuda_array_interface__ whose {name} is {form}");
+        errors::argument(interface.py(), what, &expected, seen)
+    };
+    let value = interface.get_item(name)?.ok_or_else(|| refused("one without"))?;
+    value.extract().map_err(|_| refused(&value.to_string()))
+}
+
+/// The number of elements of an array of this shape.
+fn elements(py: Python<'_>, what: &str, shape: &[usize], data_type: DataType) -> PyResult<usize> {
+    let bytes = shape.iter().try_fold(data_type.size_bytes(), |bytes, &size| {
+        // Sizes of a tensor of DLPack that are less than 0 come as more than this.
+        bytes.checked_mul(size).filter(|bytes| isize::try_from(*bytes).is_ok())
+    });
+    match bytes {
+        Some(bytes) => Ok(bytes / data_type.size_bytes()),
+        None if shape.contains(&0) => Ok(0),
+        None => {
+            let seen = format!("shape {shape:?}");
+            Err(errors::argument(py, what, "an array of less than 2^63 bytes", &seen))
+        }
+    }
 }
 
 fn by_dlpack(
@@ -110,7 +149,10 @@ fn by_dlpack(
 ) -> PyResult<Array> {
     let py = object.py();
     let device = object.call_method0(intern!(py, "__dlpack_device__"))?;
-    let (kind, _): (i32, i32) = device.cast_into::<PyTuple>()?.extract()?;
+    let (kind, _): (i32, i32) = device.extract().map_err(|_| {
+        let seen = device.to_string();
+        errors::argument(py, what, "a __dlpack_device__ of two numbers", &seen)
+    })?;
     let expected = "an array on a GPU";
     if kind != dlpack::CUDA && kind != dlpack::CUDA_MANAGED {
         let seen = format!("one on a DLPack device of type {kind}");
@@ -120,12 +162,14 @@ fn by_dlpack(
     let options = PyDict::new(py);
     options.set_item("stream", stream.filter(|handle| *handle != 0).unwrap_or(1))?;
     let capsule = object.call_method(intern!(py, "__dlpack__"), (), Some(&options))?;
-    let capsule = capsule.cast_into::<PyCapsule>()?;
-    // SAFETY: the name is a constant; a capsule of another name makes the call fail.
-    let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), dlpack::CAPSULE.as_ptr()) };
-    if managed.is_null() {
-        return Err(PyErr::fetch(py));
+    // SAFETY: the name is a constant; any object may be asked.
+    let is_valid = unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), dlpack::CAPSULE.as_ptr()) };
+    if is_valid == 0 {
+        let expected = "a capsule from __dlpack__ that nobody has taken";
+        return Err(errors::argument(py, what, expected, &capsule.repr()?.to_string()));
     }
+    // SAFETY: it is a capsule of this name.
+    let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), dlpack::CAPSULE.as_ptr()) };
     // SAFETY: a capsule of this name points to a managed tensor, which lives as long as it does.
     let tensor = unsafe { &(*managed.cast::<dlpack::ManagedTensor>()).tensor };
     let Some(own) = tensor.data_type.element() else {
@@ -148,12 +192,12 @@ fn by_dlpack(
     }
     Ok(Array {
         address: tensor.data as u64 + tensor.byte_offset,
-        count: shape.iter().product(),
+        count: elements(py, what, &shape, data_type)?,
         data_type,
         // Version 0.8 does not say.
         is_read_only: false,
         stream: None,
-        keeper: capsule.into_any().unbind(),
+        keeper: capsule.unbind(),
     })
 }
 
@@ -182,13 +226,15 @@ fn check_contiguous(
     unit: usize,
 ) -> PyResult<()> {
     let mut expected = unit as i64;
+    let mut fits = shape.len() == strides.len();
     for (&size, &stride) in shape.iter().zip(strides).rev() {
         // The stride of a dimension of one element, or of an empty array, is never used.
-        if size != 1 && stride != expected && !shape.contains(&0) {
-            let seen = format!("shape {shape:?} with strides {strides:?}");
-            return Err(errors::argument(py, what, "a contiguous array", &seen));
-        }
-        expected *= size as i64;
+        fits &= size == 1 || stride == expected || shape.contains(&0);
+        expected = expected.wrapping_mul(size as i64);
+    }
+    if !fits {
+        let seen = format!("shape {shape:?} with strides {strides:?}");
+        return Err(errors::argument(py, what, "a contiguous array", &seen));
     }
     Ok(())
 }

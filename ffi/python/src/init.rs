@@ -104,7 +104,9 @@ pub fn init_launched(py: Python<'_>, device: Option<usize>) -> PyResult<Rank> {
         let context = ringdove::open_device(device)?;
         let (id, root) = launch.rendezvous(&settings)?;
         let (rank, size) = (launch.rank, launch.rank_count);
-        let communicator = Communicator::init_rank(&context, &id, rank, size, &settings)?;
+        let joined = Communicator::init_rank(&context, &id, rank, size, &settings);
+        root.iter().for_each(|root| root.wait_for_late(&joined));
+        let communicator = joined?;
         root.into_iter().for_each(Root::detach);
         Rank::new(communicator)
     };

@@ -46,7 +46,8 @@ mod _ringdove {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::start_log();
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("__build__", ringdove::BUILD)
     }
 }
 

@@ -476,6 +476,7 @@ impl Rank {
     fn register(&self, py: Python<'_>, array: Bound<'_, PyAny>) -> PyResult<usize> {
         let open = self.opened(py)?;
         let memory = crate::array::array(&array, "array", None, None)?;
+        let memory = self.check_device(py, memory, "array")?;
         let (address, bytes) = (memory.address, memory.count * memory.data_type.size_bytes());
         // SAFETY: the array is kept from here on; a program that closes a rank before the others
         // are done with it is told so in its documentation.

@@ -3,7 +3,7 @@
 use crate::errors;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::PyBool;
 
 /// The handle of a stream: of an object with `__cuda_stream__` (cuda.core and others),
 /// `cuda_stream` (PyTorch), `ptr` (CuPy) or `handle` (Numba), or a handle itself.
@@ -12,6 +12,7 @@ use pyo3::types::{PyBool, PyTuple};
 /// `ArgumentError` for anything else.
 pub fn handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = stream.py();
+    let refused = |expected: &str, seen: String| errors::argument(py, "stream", expected, &seen);
     // True would be the number of the legacy default stream.
     if let Ok(handle) = stream.extract::<u64>()
         && !stream.is_instance_of::<PyBool>()
@@ -23,21 +24,23 @@ pub fn handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
             true => protocol.call0()?,
             false => protocol,
         };
-        let (_version, handle): (u64, u64) = pair.cast_into::<PyTuple>()?.extract()?;
-        return Ok(handle);
+        return match pair.extract::<(u64, u64)>() {
+            Ok((0, handle)) => Ok(handle),
+            _ => Err(refused("a __cuda_stream__ of (0, handle)", pair.to_string())),
+        };
     }
     for name in [intern!(py, "cuda_stream"), intern!(py, "ptr"), intern!(py, "handle")] {
         let Some(found) = stream.getattr_opt(name)? else { continue };
         // Numba has a pointer of ctypes, whose null is None.
         let value = found.getattr_opt(intern!(py, "value"))?;
-        match value {
-            Some(value) if value.is_none() => return Ok(0),
-            Some(value) => return value.extract(),
-            None if found.is_none() => return Ok(0),
-            None => return found.extract(),
+        let value = value.unwrap_or(found);
+        if value.is_none() {
+            return Ok(0);
         }
+        let read = value.extract::<u64>();
+        return read.map_err(|_| refused("a handle as an int", value.to_string()));
     }
     let expected = "a stream: an object with __cuda_stream__, cuda_stream, ptr or handle, or a \
                     handle as an int";
-    Err(errors::argument(py, "stream", expected, &stream.get_type().name()?.to_string()))
+    Err(refused(expected, stream.get_type().name()?.to_string()))
 }

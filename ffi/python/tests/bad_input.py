@@ -22,6 +22,29 @@ class Interface:
         return {**self.array.__cuda_array_interface__, **self.changes}
 
 
+class Says:
+    """An object of these attributes."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+def tensor(device, capsule):
+    """What says by DLPack that it lies on `device`, and gives `capsule`."""
+    return Says(__dlpack_device__=lambda: device, __dlpack__=lambda stream: capsule)
+
+
+class Raises:
+    """An array that cannot be had."""
+
+    def __init__(self, error):
+        self.error = error
+
+    @property
+    def __cuda_array_interface__(self):
+        raise self.error
+
+
 def streams_of(device):
     """A stream in the context that everybody shares on a GPU, and one in a context of its own."""
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -88,9 +111,29 @@ def main():
     assert (error.op, error.seen) == ("send", "list"), vars(error)
     raises(wrong, "an array on a GPU", comm.all_reduce, b"1234")
     raises(wrong, "contiguous", comm.all_reduce, Interface(on0, shape=(4,), strides=(8,)))
+    raises(wrong, "contiguous", comm.all_reduce, Interface(on0, strides=(4, 4)))
+    for changes, words in [
+        ({"shape": None}, "whose shape is of sizes from 0 on, seen None"),
+        ({"shape": (-8,)}, "whose shape is of sizes from 0 on, seen (-8,)"),
+        ({"shape": (1 << 62, 1 << 62)}, "less than 2^63 bytes"),
+        ({"data": 4096}, "whose data is an address, and whether it may only be read, seen 4096"),
+        ({"typestr": 4}, "whose typestr is a string, seen 4"),
+        ({"strides": "4"}, "whose strides is of integers"),
+        ({"stream": "main"}, "whose stream is a handle as an int, seen main"),
+        ({"mask": on0}, "without a mask"),
+    ]:
+        raises(wrong, words, comm.all_reduce, Interface(on0, **changes))
+    raises(wrong, "that is a dict", comm.all_reduce, Says(__cuda_array_interface__=7))
+    # What a library says of its own array is passed on, and so is Ctrl-C.
+    raises(LookupError, "gone", comm.all_reduce, Raises(LookupError("gone")))
+    raises(KeyboardInterrupt, "", comm.all_reduce, Raises(KeyboardInterrupt()))
+    raises(wrong, "two numbers, seen None", comm.all_reduce, tensor(None, None))
+    raises(wrong, "DLPack device of type 1", comm.all_reduce, tensor((1, 0), None))
+    raises(wrong, "that nobody has taken, seen 7", comm.all_reduce, tensor((2, 0), 7))
     raises(wrong, "may be written", comm.all_reduce, on0, Interface(on0, data=(4096, True)))
     raises(wrong, "type that collectives know", comm.all_reduce, Interface(on0, typestr="<c8"))
     raises(wrong, "seen one on GPU 1", comm.all_reduce, on1)
+    raises(wrong, "seen one on GPU 1", comm.register, on1)
     raises(wrong, "", comm.all_reduce, Interface(on0, data=(0xDEAD0000, False)))
     raises(wrong, "", comm.all_reduce, Interface(on0, shape=(1 << 40,)))
     raises(wrong, "4 elements", comm.all_reduce, Interface(on0, shape=(4,)), on0)
@@ -106,7 +149,12 @@ def main():
     raises(wrong, "elements of 2 bytes", comm.all_reduce, on0, dtype="bfloat16")
     raises(wrong, "a stream", comm.all_reduce, on0, stream="0")
     raises(wrong, "a stream", comm.all_reduce, on0, stream=True)
+    raises(wrong, "a stream", comm.all_reduce, on0, stream=1 << 64)
+    for pair in [(0,), (7, 0), None]:
+        raises(wrong, "of (0, handle)", comm.all_reduce, on0, stream=Says(__cuda_stream__=pair))
+    raises(wrong, "a handle as an int, seen main", comm.all_reduce, on0, stream=Says(ptr="main"))
     raises(wrong, "that the CUDA driver knows", comm.all_reduce, freed(on0))
+    raises(wrong, "that the CUDA driver knows", comm.register, freed(on0))
     (of_gpu, of_context), (of_other_gpu, _) = streams_of(0), streams_of(1)
     for stream in (of_context, of_other_gpu):
         raises(wrong, "one of another context", comm.all_reduce, on0, stream=stream)

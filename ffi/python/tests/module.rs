@@ -59,6 +59,13 @@ fn one_rank_that_fails_is_named_by_the_others() {
     assert_right(&python(&installed(), "pcie4", "failing_ranks.py").output().unwrap());
 }
 
+/// If this fails, ranks of two versions or builds of the package work together until one
+/// misunderstands the other.
+#[test]
+fn ranks_of_two_builds_do_not_meet() {
+    assert_right(&python(&installed(), "pcie4", "two_builds.py").output().unwrap());
+}
+
 /// If this fails, a call or the end of an object changes the GPU on which a program's other
 /// libraries go on, or frees memory in a context that is not its own.
 #[test]

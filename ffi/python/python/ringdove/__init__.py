@@ -46,7 +46,7 @@ from ._errors import (
 )
 from ._array import DeviceArray
 from ._experts import Experts, ExpertsHandle
-from ._ringdove import __version__, device_count, set_device
+from ._ringdove import __build__, __version__, device_count, set_device
 
 __all__ = [
     "AbortedError",
@@ -68,6 +68,7 @@ __all__ = [
     "StaleRegistrationError",
     "WaitExpiredError",
     "Window",
+    "__build__",
     "__version__",
     "device_count",
     "init",

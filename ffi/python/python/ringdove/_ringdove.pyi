@@ -4,6 +4,7 @@ from typing import Any
 from ._communicator import _Call
 
 __version__: str
+__build__: str
 
 class Memory:
     def __init__(self, bytes: int, device: int, shareable: bool) -> None: ...
