@@ -133,7 +133,8 @@ settings! {
          adapters; the same on every rank";
     algorithm: Algorithms = "RINGDOVE_ALGORITHM", "auto",
         |value| value.number("auto, table, trees, ring, all-pairs, doubling, halving, two-shot, \
-            symmetric, ring-symmetric, hierarchical, chain, exchange, star, tree or bruck", |_| true),
+            symmetric, ring-symmetric, hierarchical, chain, exchange, star, tree or bruck",
+            |_| true),
         "which plans are taken: `table`, those of the table of selection; `trees`, for \
          all-reduces, all-gathers, reduce-scatters, broadcasts and reduces trees that are \
          packed into the NVLinks between the ranks' GPUs, as far as NVML tells them, and into \
@@ -142,8 +143,9 @@ settings! {
          for the rest, from 64 KiB on and where NVLink does not join each two GPUs of a node, the \
          plan that the model prefers, trees or others; else as `table`; `ring`, `all-pairs`, \
          `doubling`, `halving`, `two-shot`, `symmetric`, `ring-symmetric`, `hierarchical`, \
-         `chain`, `exchange`, `star`, `tree` or `bruck`, for each collective a plan of this kind where its ranks have \
-         one, else as `table`, of which a warning tells once; the same on every rank";
+         `chain`, `exchange`, `star`, `tree` or `bruck`, for each collective a plan of this kind \
+         where its ranks have one, else as `table`, of which a warning tells once; the same on \
+         every rank";
     profile: String = "RINGDOVE_PROFILE", "",
         |value| value.text(),
         "the constants of the cost model: a built-in profile (`v100`, `a100`, `h100`, `pcie4`, \

@@ -1,4 +1,4 @@
-//! Ring all-reduce whose blocks reach the registered buffers of their neighbours: what a ring sends,
+//! Ring all-reduce whose blocks reach the registered buffers of their neighbours: a ring's messages
 //! with neither slots nor engines. NCCL's rings do the same between GPUs with peer access.
 //!
 //! Chunks go around as in `all_reduce_ring`, and the data is cut as it is there, a message for each
