@@ -303,6 +303,12 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "what arrays of Python say of themselves",
+        ("ffi/python/src/array.rs", "fn array("),
+        ("ffi/python/tests/bad_input.py", "any_interfaces"),
+        &[],
+    ),
+    entry(
         "fat binaries and other images",
         ("hw-sim/vendor-abi/src/driver/image.rs", "fs::read"),
         ("hw-sim/vendor-abi/tests/fuzz.rs", "damaged_images_are_answered_with_codes"),
@@ -419,7 +425,8 @@ fn every_reader_of_what_is_outside_has_its_test_and_corpus() {
         if !text(reader.0).contains(reader.1) {
             wrong.push(format!("{what}: `{}` is not in {}", reader.1, reader.0));
         }
-        if !text(test.0).contains(&format!("fn {}(", test.1)) {
+        let has_test = |word: &str| text(test.0).contains(&format!("{word} {}(", test.1));
+        if !(has_test("fn") || has_test("def")) {
             wrong.push(format!("{what}: no test {} in {}", test.1, test.0));
         }
         let empty = corpus.iter().filter(|path| !holds_inputs(path));

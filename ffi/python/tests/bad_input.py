@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from random import Random
 
 import ringdove
 from ringdove import DeviceArray
@@ -100,7 +101,50 @@ def raises(kind, words, call, *arguments, **named):
     raise AssertionError(f"no {kind.__name__}: {words}")
 
 
+def any_interfaces(cases, seed):
+    """Arrays that say anything of themselves are used or refused, whatever it is."""
+    print(f"random arrays, seed {seed}")
+    random = Random(seed)
+    [comm] = ringdove.init_all([0])
+    like = DeviceArray(8, device=0)
+    address = like.__cuda_array_interface__["data"][0]
+    numbers = [0, 1, 2, 4, 8, -1, 1 << 31, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, -(1 << 63)]
+    others = [None, True, 0.5, float("nan"), "", "<f4", "<i8", "|b1", "\0", b"8", {}, [], like]
+    pairs = [(address, False), (address, True), (address + 4, False), (address + 1, False)]
+
+    def anything():
+        draw = random.randrange(5)
+        if draw == 0:
+            return random.choice(numbers)
+        if draw == 1:
+            return random.choice(others)
+        if draw == 2:
+            return random.choice(pairs + [(address,), (0, False), (0xDEAD0000, False)])
+        kind = random.choice([tuple, list])
+        return kind(random.choice(numbers + others) for _ in range(random.randrange(4)))
+
+    refused = used = 0
+    for _ in range(cases):
+        if random.randrange(4) == 0:
+            array = tensor(anything(), anything())
+        else:
+            names = ["shape", "typestr", "data", "strides", "stream", "mask", "version", "descr"]
+            changes = {name: anything() for name in random.sample(names, random.randint(1, 3))}
+            array = Interface(like, **changes)
+        given = {"stream": anything()} if random.randrange(8) == 0 else {}
+        try:
+            comm.all_reduce(array, **given)
+            used += 1
+        except ringdove.Error as error:
+            assert str(error), f"{vars(array)}: nothing is said"
+            refused += 1
+    comm.synchronize()
+    assert refused > cases // 2 and used > 0, (refused, used)
+
+
 def main():
+    any_interfaces(3000, int(os.environ.pop("RINGDOVE_FUZZ_SEED", "20")))
+
     comms = ringdove.init_all([0, 1])
     comm, other = comms
     on0, on1 = DeviceArray(8, device=0), DeviceArray(8, device=1)
