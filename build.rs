@@ -27,7 +27,8 @@ fn main() -> io::Result<()> {
     }
     // 64 bits suffice to tell builds apart that nobody forges.
     let digest = &digest.finalize().to_hex()[..16];
-    println!("cargo::rustc-env=RINGDOVE_SOURCES={digest}");
+    // Cargo hands it to what it runs, too: a name of RINGDOVE_ would be taken for a setting.
+    println!("cargo::rustc-env=SOURCES_DIGEST={digest}");
     println!("cargo::rerun-if-changed=build.rs");
     Ok(())
 }

@@ -96,4 +96,4 @@ pub use settings::{
 
 /// The version of the library, and a digest of the source of which it was built: `0.1.0+` and 16
 /// hexadecimal digits. All ranks of a job must have the same, or get [`Error::Disagreement`].
-pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("RINGDOVE_SOURCES"));
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("SOURCES_DIGEST"));
