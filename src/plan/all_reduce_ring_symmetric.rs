@@ -19,9 +19,6 @@ use super::part::Part;
 use super::{BlockProgram, Buffer, Modifiers, Op, Operand, Range};
 use ringdove_kernels::element::ReduceOp;
 
-/// What a message carries.
-const EMPTY: Range = Range { extent: 0, length: 0 };
-
 /// What one block of one rank does.
 pub(super) fn program(part: Part<'_>) -> BlockProgram {
     let mut program = BlockProgram::default();
@@ -31,20 +28,17 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
     let size = part.rank_count();
     let (next, previous) = ((part.rank + 1) % size, (part.rank + size - 1) % size);
     let (index, slots) = (part.block as u16, part.choice.slots.count);
-    let mut hop = |path| program.hop_of_stores(path, index, slots);
-    let along = hop([previous, part.rank, next]);
-    let back = hop([next, part.rank, previous]);
-    let mut walk =
-        Walk { part, ring: Ring { index: part.rank, size }, hop: along, ops: Vec::new() };
-    if part.choice.request.in_place {
-        walk.pull();
-        let returned = walk.hop.sender.all_returned();
-        program.rounds(part.choice, walk.ended());
-        program.once(vec![returned]);
-    } else {
+    let hop = program.hop_of_stores([previous, part.rank, next], index, slots);
+    let returned = hop.sender.all_returned();
+    let pulls = part.choice.request.in_place;
+    if !pulls {
+        let back = program.hop_of_stores([next, part.rank, previous], index, slots);
         program.once(lend(back));
-        walk.push();
-        program.rounds(part.choice, walk.ended());
+    }
+    let ring = Ring { index: part.rank, size };
+    program.rounds(part.choice, Walk { part, pulls, ring, hop, ops: Vec::new() }.round());
+    if pulls {
+        program.once(vec![returned]);
     }
     program
 }
@@ -52,8 +46,7 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
 /// The previous rank may write this one's output, and this one that of the next.
 fn lend(mut back: SlotHop) -> Vec<Op> {
     let mut ops = Vec::new();
-    back.sender.claim(&mut ops);
-    back.sender.put(&mut ops, EMPTY);
+    back.sender.announce(&mut ops);
     back.receiver.wait(&mut ops);
     back.receiver.release(&mut ops);
     back.advance(&mut ops);
@@ -63,70 +56,48 @@ fn lend(mut back: SlotHop) -> Vec<Op> {
 /// One round.
 struct Walk<'a> {
     part: Part<'a>,
+    pulls: bool,
     ring: Ring,
     hop: SlotHop,
     ops: Vec<Op>,
 }
 
 impl Walk<'_> {
-    fn push(&mut self) {
-        let first = self.part.range(self.ring.index, 1);
-        self.ops.push(copy(self.at_next(first), at(Buffer::Input, first), first, Modifiers::SCALE));
-        self.announce();
+    fn round(mut self) -> Vec<Op> {
+        self.start();
         for step in self.ring.reduced(1) {
             let range = self.arrived(&step);
-            let own = at(Buffer::Output, range);
-            self.ops.push(Op::Reduce {
-                destination: if step.is_last { own } else { self.at_next(range) },
-                a: own,
-                b: at(Buffer::Input, range),
-                range,
-                modifiers: Modifiers { scale: true, finish: step.is_last },
-            });
-            if step.is_last {
-                self.copy_to_next(range);
-            }
-            self.announce();
+            self.add(range, step.is_last);
+            self.hop.sender.announce(&mut self.ops);
             self.hop.receiver.release(&mut self.ops);
         }
         for step in self.ring.gathered(1) {
             let range = self.arrived(&step);
+            if self.pulls {
+                let there = self.hop.receiver.at_peer(Buffer::Output, range);
+                self.copy(at(Buffer::Output, range), there, range);
+            } else if !step.is_last {
+                self.copy(self.at_next(range), at(Buffer::Output, range), range);
+            }
             if !step.is_last {
-                self.copy_to_next(range);
-                self.announce();
+                self.hop.sender.announce(&mut self.ops);
             }
             self.hop.receiver.release(&mut self.ops);
         }
+        self.hop.advance(&mut self.ops);
+        self.ops
     }
 
-    fn pull(&mut self) {
-        let first = self.part.range(self.ring.index, 1);
-        if self.part.choice.request.reduce_op == ReduceOp::PreMulSum {
-            let (to, from) = (at(Buffer::Output, first), at(Buffer::Input, first));
-            self.ops.push(copy(to, from, first, Modifiers::SCALE));
+    /// The chunk that starts its way here: the next rank has it, or reads it.
+    fn start(&mut self) {
+        let range = self.part.range(self.ring.index, 1);
+        // What others read has to lie there scaled.
+        if !self.pulls || self.part.choice.request.reduce_op == ReduceOp::PreMulSum {
+            let own = at(Buffer::Output, range);
+            let to = if self.pulls { own } else { self.at_next(range) };
+            self.ops.push(copy(to, at(Buffer::Input, range), range, Modifiers::SCALE));
         }
-        self.announce();
-        for step in self.ring.reduced(1) {
-            let range = self.arrived(&step);
-            self.ops.push(Op::Reduce {
-                destination: at(Buffer::Output, range),
-                a: self.hop.receiver.at_peer(Buffer::Output, range),
-                b: at(Buffer::Input, range),
-                range,
-                modifiers: Modifiers { scale: true, finish: step.is_last },
-            });
-            self.announce();
-            self.hop.receiver.release(&mut self.ops);
-        }
-        for step in self.ring.gathered(1) {
-            let range = self.arrived(&step);
-            let there = self.hop.receiver.at_peer(Buffer::Output, range);
-            self.ops.push(copy(at(Buffer::Output, range), there, range, Modifiers::NONE));
-            if !step.is_last {
-                self.announce();
-            }
-            self.hop.receiver.release(&mut self.ops);
-        }
+        self.hop.sender.announce(&mut self.ops);
     }
 
     /// Waits for the previous rank's message of a step, and says which chunk it is about.
@@ -135,25 +106,29 @@ impl Walk<'_> {
         self.part.range(step.part, 1)
     }
 
-    /// Tells the next rank that its chunk is there.
-    fn announce(&mut self) {
-        self.hop.sender.claim(&mut self.ops);
-        self.hop.sender.put(&mut self.ops, EMPTY);
+    /// Adds this rank's input to the sum so far. Here a sum stays that is pulled, or complete; what
+    /// is pushed and complete goes on as well.
+    fn add(&mut self, range: Range, is_complete: bool) {
+        let own = at(Buffer::Output, range);
+        let a = if self.pulls { self.hop.receiver.at_peer(Buffer::Output, range) } else { own };
+        let stays = self.pulls || is_complete;
+        self.ops.push(Op::Reduce {
+            destination: if stays { own } else { self.at_next(range) },
+            a,
+            b: at(Buffer::Input, range),
+            range,
+            modifiers: Modifiers { scale: true, finish: is_complete },
+        });
+        if !self.pulls && is_complete {
+            self.copy(self.at_next(range), own, range);
+        }
     }
 
     fn at_next(&self, range: Range) -> Operand {
         self.hop.sender.at_peer(Buffer::Output, range)
     }
 
-    fn copy_to_next(&mut self, range: Range) {
-        let there = self.at_next(range);
-        self.ops.push(copy(there, at(Buffer::Output, range), range, Modifiers::NONE));
-    }
-
-    /// The ops of the round.
-    fn ended(self) -> Vec<Op> {
-        let mut ops = self.ops;
-        self.hop.advance(&mut ops);
-        ops
+    fn copy(&mut self, to: Operand, from: Operand, range: Range) {
+        self.ops.push(copy(to, from, range, Modifiers::NONE));
     }
 }

@@ -12,7 +12,7 @@
 
 use super::builder::{SlotHop, at, copy};
 use super::part::Part;
-use super::{BlockProgram, Buffer, Modifiers, Op, Range};
+use super::{BlockProgram, Buffer, Modifiers, Op};
 
 /// What one block of one rank does; `peers` below are the lanes to and from each.
 pub(super) fn program(part: Part<'_>) -> BlockProgram {
@@ -34,8 +34,7 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
 fn lend(peers: &mut [SlotHop]) -> Vec<Op> {
     let mut ops = Vec::new();
     for lanes in peers.iter_mut() {
-        lanes.sender.claim(&mut ops);
-        lanes.sender.put(&mut ops, Range { extent: 0, length: 0 });
+        lanes.sender.announce(&mut ops);
     }
     for lanes in peers.iter().rev() {
         lanes.receiver.wait(&mut ops);

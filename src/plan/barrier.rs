@@ -3,20 +3,18 @@
 //! rounded up, each rank has word of all others.
 
 use super::piece::distances;
-use super::{BlockProgram, Choice, Range, RankProgram};
+use super::{BlockProgram, Choice, RankProgram};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
     let size = choice.request.rank_count;
-    let empty = Range { extent: 0, length: 0 };
     let mut program = BlockProgram::default();
     let mut ops = Vec::new();
     let mut lanes = Vec::new();
     for distance in distances(size) {
         let (to, from) = ((rank + distance) % size, (rank + size - distance) % size);
         let mut hop = program.hop([from, rank, to], 0, choice.slots.count);
-        hop.sender.claim(&mut ops);
-        hop.sender.put(&mut ops, empty);
+        hop.sender.announce(&mut ops);
         hop.receiver.wait(&mut ops);
         hop.receiver.release(&mut ops);
         lanes.push(hop);

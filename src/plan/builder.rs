@@ -57,28 +57,28 @@ impl BlockProgram {
 
     /// A hop on a path of three ranks, over lanes `index`: the one in the middle is this block's.
     /// With the same rank at both ends, the lanes to and from that one.
-    pub(super) fn hop(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
-        let send = self.port(Lane::slotted(own, to, index), Side::Send);
-        let receive = self.port(Lane::slotted(from, own, index), Side::Receive);
-        SlotHop::new(send, receive, slots)
+    pub(super) fn hop(&mut self, path: [u32; 3], index: u16, slots: u32) -> SlotHop {
+        self.hop_over(LaneKind::Slots, path, index, slots)
     }
 
     /// A hop as [`hop`](Self::hop), over lanes of a rail.
-    pub(super) fn rail(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
-        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Rail };
-        let send = self.port(lane(own, to), Side::Send);
-        let receive = self.port(lane(from, own), Side::Receive);
-        SlotHop::new(send, receive, slots)
+    pub(super) fn rail(&mut self, path: [u32; 3], index: u16, slots: u32) -> SlotHop {
+        self.hop_over(LaneKind::Rail, path, index, slots)
     }
 
     /// A hop as [`hop`](Self::hop), over lanes of stores.
-    pub(super) fn hop_of_stores(
+    pub(super) fn hop_of_stores(&mut self, path: [u32; 3], index: u16, slots: u32) -> SlotHop {
+        self.hop_over(LaneKind::Stores, path, index, slots)
+    }
+
+    fn hop_over(
         &mut self,
+        kind: LaneKind,
         [from, own, to]: [u32; 3],
         index: u16,
         slots: u32,
     ) -> SlotHop {
-        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Stores };
+        let lane = |from, to| Lane { from, to, index, kind };
         let send = self.port(lane(own, to), Side::Send);
         let receive = self.port(lane(from, own), Side::Receive);
         SlotHop::new(send, receive, slots)
@@ -176,6 +176,12 @@ impl SlotSender {
             completion: false,
         });
         self.sent += 1;
+    }
+
+    /// Sends a message without data.
+    pub(super) fn announce(&mut self, ops: &mut Vec<Op>) {
+        self.claim(ops);
+        self.put(ops, Range { extent: 0, length: 0 });
     }
 
     /// Puts what lies in the slot `arrived` of another port, or in a registered input, without a

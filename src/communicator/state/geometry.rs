@@ -210,6 +210,11 @@ impl Geometry {
             && !self.reproducible
     }
 
+    /// Do ranks have to know the links of all GPUs, for packed trees or for the cost model?
+    pub fn wants_links(&self) -> bool {
+        self.may_take_trees() || self.may_store_over_pci()
+    }
+
     /// The most user lanes. A lane takes two routes at each end, those of both directions four;
     /// half of all routes are left to collectives and registered buffers.
     fn user_lanes_max(rank_count: u32) -> u32 {

@@ -149,7 +149,7 @@ impl Layout {
 
     /// Do ranks have to know the links of all GPUs, for packed trees or for the cost model?
     pub fn wants_links(&self) -> bool {
-        self.geometry.may_take_trees() || self.geometry.may_store_over_pci()
+        self.geometry.wants_links()
     }
 
     /// The number of ports that lead to ranks of the same node; they come first.

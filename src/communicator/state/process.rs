@@ -200,7 +200,7 @@ impl ProcessState {
     /// Sets the GPUs of all ranks, in order, where all of them are known; all ranks say the same.
     pub fn set_gpus<'a>(&self, gpus: impl Iterator<Item = Option<&'a RankGpu>>) {
         let geometry = &self.geometry;
-        if !(geometry.may_take_trees() || geometry.may_store_over_pci()) {
+        if !geometry.wants_links() {
             return;
         }
         self.forests.set_gpus(gpus.map(Option::<&RankGpu>::cloned).collect());

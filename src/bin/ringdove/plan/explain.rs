@@ -10,7 +10,7 @@ use ringdove::cost::{
 use ringdove::id::EngineKind;
 use ringdove::plan::{
     Choice, Collective, CollectiveRequest, Forest, Limits, RingOrder, candidates, choose_of,
-    select, select_packed,
+    select_packed,
 };
 use ringdove::topology::machine::{Joined, Machine};
 use ringdove::topology::ranks::{RankGpu, capacities, order_of_nodes};
@@ -290,6 +290,11 @@ impl Scene {
             return self.of_model(request);
         }
         let mut all = candidates(request, &self.limits).map_err(words)?;
+        if let Algorithms::Only(kind) = self.settings.algorithm
+            && choose_of(kind, &all).is_none()
+        {
+            all = candidates(request, &self.limits_of_table).map_err(words)?;
+        }
         let in_rank_order = self.settings.reproducible && request.collective.reduces();
         let forest = (!in_rank_order).then(|| self.forest(request.collective)).flatten();
         let store_blocks = self.settings.store_blocks;
@@ -300,13 +305,7 @@ impl Scene {
         let large = request.bytes.saturating_mul(request.parts()) >= TREES_BYTES_MIN;
         let taken = match self.settings.algorithm {
             Algorithms::Trees if has_trees => all.len() - 1,
-            Algorithms::Only(kind) => match choose_of(kind, &all) {
-                Some(nth) => nth,
-                None => {
-                    let table = select(request, &self.limits_of_table).map_err(words)?;
-                    all.iter().position(|choice| *choice == table).unwrap_or(0)
-                }
-            },
+            Algorithms::Only(kind) => choose_of(kind, &all).unwrap_or(0),
             Algorithms::Auto if has_trees && large && !self.limits.nvlink => {
                 self.model.choose(&all, self.moved)
             }
