@@ -4,6 +4,8 @@
 #define _GNU_SOURCE
 #include "nccl.h"
 
+#include "expect.h"
+
 #include <cuda.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,21 +18,12 @@
 
 enum { RANKS = 4, COUNT = 1000, WHOLE = RANKS * COUNT };
 
-static int wrong = 0;
 static CUcontext contexts[RANKS];
 static ncclComm_t comms[RANKS];
 static cudaStream_t streams[RANKS];
 static float *sends[RANKS], *receives[RANKS];
 static float host[WHOLE];
 
-#define EXPECT(condition, ...)                          \
-    do {                                                \
-        if (!(condition) && wrong++ < 40) {             \
-            printf("line %d: %s: ", __LINE__, #condition); \
-            printf(__VA_ARGS__);                        \
-            printf("\n");                               \
-        }                                               \
-    } while (0)
 /* No call changes the caller's current context. */
 #define OK(call)                                                                     \
     do {                                                                             \
@@ -45,7 +38,6 @@ static float host[WHOLE];
         EXPECT(result == (status), "%d", result);                                         \
         EXPECT(strstr(ncclGetLastError(NULL), word), "%s", ncclGetLastError(NULL));       \
     } while (0)
-#define CUDA(call) EXPECT((call) == 0, "the driver refuses it")
 
 /* Null where none is current, or the driver was not started. */
 static CUcontext current(void) {

@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include "nccl.h"
 
+#include "fuzz.h"
+
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,8 +20,6 @@
 
 enum { RANKS = 2, COUNT = 1024, BYTES = COUNT * 4 };
 
-static int wrong = 0;
-static uint64_t state;
 static CUcontext contexts[RANKS];
 static CUstream streams[RANKS];
 static ncclComm_t comms[RANKS];
@@ -28,28 +28,6 @@ static ncclComm_t freed;
 /* Where programs have other things. */
 static char foreign[4096];
 static float host[COUNT];
-
-#define EXPECT(condition, ...)                             \
-    do {                                                   \
-        if (!(condition) && wrong++ < 40) {                \
-            printf("line %d: %s: ", __LINE__, #condition); \
-            printf(__VA_ARGS__);                           \
-            printf("\n");                                  \
-        }                                                  \
-    } while (0)
-#define OK(call)                                                                 \
-    do {                                                                         \
-        ncclResult_t result = (call);                                            \
-        EXPECT(result == ncclSuccess, "%d: %s", result, ncclGetLastError(NULL)); \
-    } while (0)
-#define CUDA(call) EXPECT((call) == 0, "the driver refuses it")
-
-static uint64_t draw(uint64_t below) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % below;
-}
 
 #define ONE_OF(values) values[draw(sizeof values / sizeof *values)]
 

@@ -8,6 +8,8 @@
 #define _GNU_SOURCE
 #include "nccl_ep.h"
 
+#include "../../nccl/tests/fuzz.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,33 +19,10 @@
 
 enum { EXPERTS = 3, TOP_K = 2, HIDDEN = 24, MOST = 5, TOKENS = 4 };
 
-static int wrong = 0;
-static uint64_t state;
 static CUstream stream;
 static ncclComm_t comm;
 static char *page_end;
 
-#define EXPECT(condition, ...)                             \
-    do {                                                   \
-        if (!(condition) && wrong++ < 40) {                \
-            printf("line %d: %s: ", __LINE__, #condition); \
-            printf(__VA_ARGS__);                           \
-            printf("\n");                                  \
-        }                                                  \
-    } while (0)
-#define OK(call)                                                                 \
-    do {                                                                         \
-        ncclResult_t result = (call);                                            \
-        EXPECT(result == ncclSuccess, "%d: %s", result, ncclGetLastError(NULL)); \
-    } while (0)
-#define CUDA(call) EXPECT((call) == 0, "the driver refuses it")
-
-static uint64_t draw(uint64_t below) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % below;
-}
 #define ONE_OF(...) \
     (((const uint64_t[]){__VA_ARGS__})[draw(sizeof((const uint64_t[]){__VA_ARGS__}) / 8)])
 

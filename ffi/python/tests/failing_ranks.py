@@ -4,12 +4,10 @@ Ranks are processes that this program starts as torchrun does, without a launche
 others: what they see is the library's doing."""
 
 import os
-import socket
-import subprocess
 import sys
-import time
 
 import ringdove
+from ranks import Ranks
 from ringdove import DeviceArray
 
 RANKS = 4
@@ -44,25 +42,11 @@ def rank(fails):
 
 def run(fails):
     """What each rank printed, and its status."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
-    for number in range(RANKS):
-        variables = {
-            "RANK": number, "WORLD_SIZE": RANKS, "LOCAL_RANK": number,
-            "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-        }
-        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        ranks.append(subprocess.Popen([sys.executable, __file__, fails], env=environment,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    until = time.monotonic() + 300
-    try:
-        outputs = [process.communicate(timeout=until - time.monotonic())[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    return outputs, [process.returncode for process in ranks]
+    ranks = Ranks(RANKS)
+    for _ in range(RANKS):
+        ranks.start(__file__, fails)
+    outputs = ranks.outputs()
+    return outputs, [process.returncode for process in ranks.processes]
 
 
 def main():

@@ -2,16 +2,14 @@
 
 The other build is a copy of this package in whose compiled half the name of the build is another one."""
 
-import os
 import pathlib
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 
 import ringdove
+from ranks import Ranks
 
 RANKS = 3
 # This rank has the other package, and this one comes last.
@@ -43,29 +41,13 @@ def rebuilt(folder, build):
 
 def run(other):
     """What each rank printed, where `OTHER` has its package from the folder `other`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
+    ranks = Ranks(RANKS)
     for number in range(RANKS):
-        variables = {
-            "RANK": number, "WORLD_SIZE": RANKS, "LOCAL_RANK": number,
-            "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-        }
-        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        if number == OTHER:
-            environment["PYTHONPATH"] = str(other)
         if number == LATE:
             # The others know already that they do not fit, and rank 0 waits for it.
             time.sleep(1)
-        ranks.append(subprocess.Popen([sys.executable, __file__, "rank"], env=environment,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    until = time.monotonic() + 300
-    try:
-        return [process.communicate(timeout=until - time.monotonic())[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
+        ranks.start(__file__, "rank", **({"PYTHONPATH": other} if number == OTHER else {}))
+    return ranks.outputs()
 
 
 def main():
