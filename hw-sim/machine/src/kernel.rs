@@ -3,7 +3,7 @@
 use crate::client::{Client, Origin};
 use crate::footprint::Footprint;
 use crate::gpu::{Occupancy, Room};
-use crate::memory::View;
+use crate::memory::{Cursor, View};
 use crate::vigil::Vigil;
 use hwsim_ptx::{Block, Launch};
 use std::collections::VecDeque;
@@ -86,6 +86,9 @@ pub(crate) struct Resident {
     pub waiting: bool,
     /// How it waits.
     pub vigil: Vigil,
+    /// What it remembers of memory: between its turns, too, or most would begin with the same
+    /// questions to the table.
+    pub cursor: Cursor,
     /// Its GPU is slow, and the pause before its next turn is over.
     pub paused: bool,
 }
@@ -205,8 +208,8 @@ impl Active {
             return None;
         };
         let block = Block::on(Arc::clone(&self.run.launch), index, room.units());
-        let vigil = Vigil::default();
-        Some(Box::new(Resident { block, room, waiting: false, vigil, paused: false }))
+        let (vigil, cursor) = Default::default();
+        Some(Box::new(Resident { block, room, waiting: false, vigil, cursor, paused: false }))
     }
 
     /// A worker hands a block back.

@@ -3,7 +3,7 @@
 use crate::clock::WallClock;
 use crate::error::Sticky;
 use crate::kernel::{KernelRun, Resident};
-use crate::memory::{Cursor, GlobalMemory};
+use crate::memory::GlobalMemory;
 use crate::report;
 use crate::scheduler::{Idle, Outcome, Poll, Scheduler, Task, WaitFor};
 use crate::tally;
@@ -127,9 +127,8 @@ impl Worker {
     #[allow(clippy::result_large_err)] // At most one for each kernel.
     fn run_slice(&self, run: &KernelRun, resident: &mut Resident) -> Result<Progress, Fault> {
         let mut left = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
-        let mut cursor = Cursor::default();
         loop {
-            let outcome = self.run_on(run, resident, &mut cursor, left);
+            let outcome = self.run_on(run, resident, left);
             let spent = resident.block.take_spent();
             if tally::is_on() {
                 tally::ran(&run.launch.kernel.name, spent);
@@ -147,10 +146,10 @@ impl Worker {
         &self,
         run: &KernelRun,
         resident: &mut Resident,
-        cursor: &mut Cursor,
         budget: u64,
     ) -> Result<Progress, Fault> {
         let gpu = run.origin.gpu;
+        let Resident { block, vigil, cursor, .. } = resident;
         let mut go_on = |block: &mut Block| {
             if self.memory.faults().leaps(gpu) {
                 let clock = GpuClock { clock: self.clock, memory: &self.memory, gpu };
@@ -158,7 +157,6 @@ impl Worker {
             }
             block.run_on(&run.view, cursor, &self.clock, budget)
         };
-        let Resident { block, vigil, .. } = resident;
         let effects = block.effects();
         let progress = go_on(block)?;
         let waits = progress == Progress::Waiting && block.effects() == effects;

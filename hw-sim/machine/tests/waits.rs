@@ -91,6 +91,11 @@ const OTHERS: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
 .visible .entry max(.param .u64 a, .param .u64 b, .param .u64 c) {\n\
  .reg .b64 %rd<3>; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];\n\
  red.global.max.u64 [%rd1], %rd2; ret; }\n\
+.visible .entry looks(.param .u64 a, .param .u64 b, .param .u64 c) {\n\
+ .reg .pred %p; .reg .b64 %rd<7>; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];\n\
+ ld.param.u64 %rd3, [c]; ld.global.u64 %rd4, [%rd2];\n\
+ WAIT: ld.acquire.sys.u64 %rd5, [%rd1]; setp.eq.u64 %p, %rd5, 0; @%p bra WAIT;\n\
+ ld.global.u64 %rd6, [%rd2]; add.u64 %rd6, %rd6, %rd5; st.global.u64 [%rd3], %rd6; ret; }\n\
 .visible .entry work(.param .u64 a, .param .u64 b, .param .u64 c) {\n\
  .reg .pred %p; .reg .b64 %rd<5>; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];\n\
  mov.u64 %rd3, 0; LOOP: add.u64 %rd3, %rd3, 1; setp.lt.u64 %p, %rd3, %rd2; @%p bra LOOP;\n\
@@ -321,6 +326,28 @@ fn every_writer_wakes_every_loop() {
         println!("{name}: all were awake {:?} later", start.elapsed());
         assert_eq!(bench.read(out), 2 * LOOPS.len() as u64, "{name}");
         bench.end();
+    }
+}
+
+/// If this fails, a block that waits goes on with memory that was freed meanwhile: what it
+/// remembers of allocations outlives them.
+#[test]
+fn blocks_that_wait_do_not_keep_freed_memory() {
+    let _alone = alone();
+    for is_freed in [false, true] {
+        let bench = Bench::new(2);
+        let [flag, other, out] = [(); 3].map(|()| bench.device());
+        let reading = bench.other("looks", 1, [flag, other, out]);
+        settle(60, || bench.machine.scheduler.task_count());
+        assert!(!reading.is_idle());
+        if is_freed {
+            bench.machine.memory.free(other).unwrap();
+        }
+        bench.other("release", 1, [flag, 1, 0]);
+        let outcome = bench.context.synchronize();
+        assert_eq!(outcome.is_err(), is_freed, "{outcome:?}");
+        assert_eq!(bench.read(out), u64::from(!is_freed));
+        bench.machine.stop();
     }
 }
 

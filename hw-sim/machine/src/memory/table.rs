@@ -147,9 +147,15 @@ pub(crate) struct AllocationTable {
     map: RwLock<BTreeMap<u64, Arc<Allocation>>>,
     /// Grows whenever an allocation goes or a right is withdrawn; what a warp remembers from
     /// before is void.
-    generation: AtomicU64,
+    generation: Generation,
     next_id: AtomicU64,
 }
+
+/// A cache line of its own: all warps look at it all the time, and the lock of the map, which
+/// every question writes, must not take it from them.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Generation(AtomicU64);
 
 impl AllocationTable {
     /// Enters an allocation; None if it overlaps another.
@@ -230,14 +236,14 @@ impl AllocationTable {
     /// Voids what warps remember.
     pub fn invalidate(&self) {
         // Pairs with `generation`: a warp that sees the new number looks the table up again.
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.0.fetch_add(1, Ordering::Release);
     }
 
     /// The present generation.
     #[inline(always)]
     pub fn generation(&self) -> u64 {
         // Pairs with `invalidate`.
-        self.generation.load(Ordering::Acquire)
+        self.generation.0.load(Ordering::Acquire)
     }
 }
 

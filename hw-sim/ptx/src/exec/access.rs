@@ -11,12 +11,15 @@ use crate::memory::{Memory, Order};
 /// Addresses of all lanes.
 pub type Addresses = [u64; LANES];
 
+/// The widest access of a lane.
+pub(super) const WIDTH_MAX: usize = 32;
+
 /// What a load of one place found.
 pub(super) struct Outcome {
     /// Where in global memory it was, if it was there.
     pub place: Option<u64>,
     /// The bytes, and zeros.
-    pub buffer: [u8; 32],
+    pub buffer: [u8; WIDTH_MAX],
 }
 
 /// How the addresses of lanes lie.
@@ -82,6 +85,10 @@ impl Warp {
         }
         let bases = self.registers.get::<u64>(access.base);
         let first = bases[0];
+        // Most of the others are of one place, which two lanes tell.
+        if bases[1] != first.wrapping_add(width) {
+            return None;
+        }
         // Four sums at a time: one vector register of the host.
         let mut apart = [0; 4];
         let mut wanted = [0, 1, 2, 3].map(|lane| first.wrapping_add(lane * width));

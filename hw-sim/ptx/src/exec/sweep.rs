@@ -13,6 +13,17 @@ const SUMS_MAX: usize = 9;
 /// Lane 0's address and its step, for each sum.
 type Places = [(u64, u64); SUMS_MAX];
 
+/// In memory, for the processor's vector instructions.
+const LANE_NUMBERS: [u64; LANES] = {
+    let mut numbers = [0; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        numbers[lane] = lane as u64;
+        lane += 1;
+    }
+    numbers
+};
+
 /// The loops' accesses are weak, all of them.
 const WEAK: Strength = Strength { order: Order::Weak, scope: Scope::System };
 
@@ -76,23 +87,23 @@ impl Warp {
     /// accessed.
     fn places(&self, sweep: &Sweep) -> Option<Places> {
         let mut places = [(0, 0); SUMS_MAX];
+        let mut are_adjacent = [false; SUMS_MAX];
         if sweep.sums.len() > SUMS_MAX {
             return None;
         }
-        for (place, sum) in places.iter_mut().zip(&sweep.sums) {
-            *place = (self.lanes(sum)[0], self.step(&sum.steps)?);
-        }
         let width = sweep.lane_bytes as u64;
+        // Many spans share a sum: its lanes are looked at once.
+        for (number, sum) in sweep.sums.iter().enumerate() {
+            let lanes = self.lanes(sum);
+            places[number] = (lanes[0], self.step(&sum.steps)?);
+            are_adjacent[number] = adjacent(&lanes, width);
+        }
         for span in sweep.spans() {
-            let lanes = self.lanes(&sweep.sums[span.sum]);
-            let mut apart = 0;
-            for (lane, address) in lanes.iter().enumerate() {
-                apart |= address ^ lanes[0].wrapping_add(lane as u64 * width);
-            }
             let (first, step) = places[span.sum];
             let address = first.wrapping_add(span.offset);
             let misaligned = (address | step) & (width - 1);
-            if apart | misaligned != 0
+            if !are_adjacent[span.sum]
+                || misaligned != 0
                 || Self::quick_space(Space::Generic, address) != Some(Space::Global)
             {
                 return None;
@@ -189,6 +200,16 @@ fn are_apart(a: &Span, b: &Span, places: &Places, iterations: u64) -> bool {
         (Some(a), Some(b)) => a.end <= b.start || b.end <= a.start,
         _ => false,
     }
+}
+
+/// Does each lane's address lie `width` bytes, a power of two, behind that of the lane before?
+#[inline(always)]
+fn adjacent(lanes: &[u64; LANES], width: u64) -> bool {
+    let mut apart = 0;
+    for (address, number) in lanes.iter().zip(LANE_NUMBERS) {
+        apart |= address ^ lanes[0].wrapping_add(number << width.trailing_zeros());
+    }
+    apart == 0
 }
 
 fn span_bytes(span: &Span) -> usize {

@@ -1,16 +1,13 @@
 //! Accesses of one lane, and loads of many from one place: what a thread does for its block while
 //! the others wait, and what all of them read of what it left there.
 
-use super::access::Outcome;
+use super::access::{Outcome, WIDTH_MAX};
 use super::program::{Access, NO_SLOT, Space};
 use super::registers::{FULL, LANES};
 use super::warp::{Context, Warp};
 use super::windows;
 use crate::kernel::Clock;
 use crate::memory::Memory;
-
-/// The widest access of a lane.
-const WIDTH_MAX: usize = 32;
 
 impl Warp {
     /// The address that all active lanes access, if it is one.
@@ -93,22 +90,21 @@ impl Warp {
             memory.read(cursor, address, word, access.strength, bytes).ok()?;
         } else if space == Space::Param {
             let start = address as usize;
-            bytes.copy_from_slice(context.launch.params.get(start..start.checked_add(width)?)?);
+            copy_lane(bytes, context.launch.params.get(start..start.checked_add(width)?)?);
         } else {
-            bytes.copy_from_slice(self.inside(context, space, lane, address, width)?);
+            copy_lane(bytes, self.inside(context, space, lane, address, width)?);
         }
         let element = usize::from(access.element_bytes);
-        for (&slot, bytes) in access.registers.iter().zip(buffer.chunks_exact(element)) {
-            if slot == NO_SLOT {
-                continue;
-            }
-            let mut raw = [0; 8];
-            raw[..element].copy_from_slice(bytes);
-            let unused = 64 - 8 * element as u32;
-            let value = u64::from_le_bytes(raw);
+        let unused = 64 - 8 * element as u32;
+        let mut at = 0;
+        for &slot in &access.registers {
+            let value = element_at(&buffer, at, element)?;
             let value =
                 if access.signed { ((value << unused) as i64 >> unused) as u64 } else { value };
-            self.put_one(slot, access.register_bytes, value, active);
+            if slot != NO_SLOT {
+                self.put_one(slot, access.register_bytes, value, active);
+            }
+            at += element;
         }
         let place = (space == Space::Global).then_some(address);
         Some(Outcome { place, buffer })
@@ -157,17 +153,61 @@ impl Warp {
         let (width, element) = (access.lane_bytes(), usize::from(access.element_bytes));
         let mut buffer = [0; WIDTH_MAX];
         buffer.get(..width)?;
-        for (&slot, bytes) in access.registers.iter().zip(buffer.chunks_exact_mut(element)) {
+        let mut at = 0;
+        for &slot in &access.registers {
             let value = self.lane_bits(slot, lane, usize::from(access.register_bytes));
-            bytes.copy_from_slice(&value.to_le_bytes()[..element]);
+            put_element(&mut buffer, at, element, value)?;
+            at += element;
         }
         if space == Space::Global {
             let (memory, cursor) = (context.memory, &mut *context.cursor);
             let bytes = &buffer[..width];
             return memory.write(cursor, address, element, access.strength, bytes).ok();
         }
-        self.inside(context, space, lane, address, width)?.copy_from_slice(&buffer[..width]);
+        copy_lane(self.inside(context, space, lane, address, width)?, &buffer[..width]);
         Some(())
+    }
+}
+
+/// The element of so many bytes that starts at `at`. It is read as it was written: a processor
+/// waits for its own stores where it loads what several of them left.
+#[inline(always)]
+fn element_at(bytes: &[u8], at: usize, element: usize) -> Option<u64> {
+    let bytes = bytes.get(at..)?;
+    Some(match element {
+        8 => u64::from_le_bytes(*bytes.first_chunk()?),
+        4 => u32::from_le_bytes(*bytes.first_chunk()?).into(),
+        2 => u16::from_le_bytes(*bytes.first_chunk()?).into(),
+        _ => (*bytes.first()?).into(),
+    })
+}
+
+/// The same, to write.
+#[inline(always)]
+fn put_element(bytes: &mut [u8], at: usize, element: usize, value: u64) -> Option<()> {
+    let bytes = bytes.get_mut(at..)?;
+    match element {
+        8 => *bytes.first_chunk_mut()? = value.to_le_bytes(),
+        4 => *bytes.first_chunk_mut()? = (value as u32).to_le_bytes(),
+        2 => *bytes.first_chunk_mut()? = (value as u16).to_le_bytes(),
+        _ => *bytes.first_mut()? = value as u8,
+    }
+    Some(())
+}
+
+/// Copies what one lane accesses. Common widths take no call.
+#[inline(always)]
+fn copy_lane(to: &mut [u8], from: &[u8]) {
+    fn copy<const WIDTH: usize>(to: &mut [u8], from: &[u8]) {
+        if let (Some(to), Some(from)) = (to.first_chunk_mut::<WIDTH>(), from.first_chunk()) {
+            *to = *from;
+        }
+    }
+    match to.len() {
+        4 => copy::<4>(to, from),
+        8 => copy::<8>(to, from),
+        16 => copy::<16>(to, from),
+        _ => to.copy_from_slice(from),
     }
 }
 

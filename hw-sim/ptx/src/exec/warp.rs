@@ -300,6 +300,25 @@ impl Warp {
                 Op::Compare(compare) => {
                     self.compare(compare, active);
                     pc += 1;
+                    // What follows is mostly the branch that it decides, and mostly for all lanes.
+                    // A way back is left to the arm above, and so is one that parts them.
+                    if let Some(Instruction { op: Op::Branch(target), guard, .. }) =
+                        code.get(pc as usize)
+                        && pc < bounds.stop
+                        && left > 0
+                    {
+                        let goes = mask & self.registers.predicate(*guard);
+                        if goes == 0 {
+                            pc += 1;
+                            left -= 1;
+                        } else if goes == mask && *target > pc {
+                            pc = *target;
+                            left -= 1;
+                            if !alone {
+                                bounds.stop = pc;
+                            }
+                        }
+                    }
                 }
                 Op::Special { d, which, width } => {
                     self.special(context, *d, *which, *width, active);
