@@ -293,7 +293,8 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// A host wait reached its deadline (R10).
+    /// A host wait reached its deadline (R10). Time in which the process was stopped does not
+    /// count.
     #[error("timed out after {} on {what}: expected {expected}, seen {seen}", seconds(*waited))]
     HostWaitExpired {
         /// The awaited item.

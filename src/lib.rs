@@ -71,6 +71,7 @@ pub mod flight;
 pub mod gpu;
 pub mod graph;
 pub mod id;
+mod lived;
 pub mod plan;
 pub mod program;
 pub mod ring;

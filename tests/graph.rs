@@ -53,6 +53,7 @@ fn bad_graphs_are_refused_with_file_line_and_reason() {
         (&[r#"{"name": "x", "shape": [4]}"#], &[relu], "g.json:3:", &["'x'", "keep"]),
         (&[r#"{"name": "x", "type": "f31", "rank": 0}"#], &[relu], "g.json:3:", &["f31"]),
         (&[r#"{"name": "x", "shape": [0], "rank": 0}"#], &[relu], "g.json:3:", &["[0]"]),
+        (&[r#"{"name": "x", "shape": [-4], "rank": 0}"#], &[relu], "g.json:3:", &["whole number"]),
         (
             &[r#"{"name": "x", "shape": [4294967296, 4294967296, 4], "rank": 0}"#],
             &[relu],

@@ -59,33 +59,33 @@ const CRATES: [(&str, &str, &[&str]); 21] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 21] = [
+const MODULES: [(&str, &[&str]); 22] = [
     ("id", &[]),
     ("error", &["id"]),
+    ("lived", &[]),
     ("settings", &["id", "error"]),
     ("shared", &["id", "error"]),
     ("ring", &["id", "error", "shared"]),
     ("plan", &["id", "error"]),
     ("topology", &["id", "error"]),
-    // What plans cost on a machine.
     ("cost", &["error", "plan", "topology"]),
-    ("transport", &["id", "error", "settings", "shared", "gpu", "topology"]),
-    ("gpu", &["id", "error", "shared"]),
-    ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),
-    ("bootstrap", &["id", "error", "settings"]),
-    ("flight", &["id", "error", "shared"]),
+    ("transport", &["id", "error", "lived", "settings", "shared", "gpu", "topology"]),
+    ("gpu", &["id", "error", "lived", "shared"]),
+    ("engine", &["id", "error", "lived", "settings", "shared", "ring", "transport"]),
+    ("bootstrap", &["id", "error", "lived", "settings"]),
+    ("flight", &["id", "error", "lived", "shared"]),
     ("communicator", EVERYTHING),
     // The second client of the device handle: the public API, and nothing below it.
     ("experts", &["id", "error", "gpu", "communicator"]),
     // The third: its collectives are the communicator's plans.
-    ("program", &["id", "error", "gpu", "communicator", "shared"]),
+    ("program", &["id", "error", "lived", "gpu", "communicator", "shared"]),
     // The fourth: kernels of its own on a user lane.
-    ("window", &["id", "error", "gpu", "communicator"]),
+    ("window", &["id", "error", "lived", "gpu", "communicator"]),
     // Its runner makes transfers between windows.
     ("graph", &["error", "gpu", "communicator", "window"]),
     // Servers and workers are no ranks of a communicator, which ends with any of them: they have
     // connections of their own. Parameters are in memory of GPUs, too.
-    ("serve", &["id", "error", "settings", "shared", "gpu", "bootstrap", "transport"]),
+    ("serve", &["id", "error", "lived", "settings", "shared", "gpu", "bootstrap", "transport"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];

@@ -4,18 +4,18 @@
 
 mod hardware;
 mod serving;
+mod stopping;
 
 use hardware::{is_left_out, on_machine_env};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use ringdove::error::ServeError;
 use ringdove::serve::{Job, Server};
 use ringdove::{Error, Settings};
 use serving::*;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use stopping::{Ending, Marks, send, stop_for};
 
 /// How long members wait for one another, and how long one may stand still.
 const WAIT: Duration = Duration::from_secs(6);
@@ -31,54 +31,14 @@ const LOSE_STEP: u64 = 30;
 const MEMBERS: u32 = 5;
 const LOST: u32 = 1;
 
-/// What the processes tell the test and one another: files in a folder.
-struct Marks(PathBuf);
-
-impl Marks {
-    fn set(&self, name: &str, text: impl ToString) {
-        let part = self.0.join(format!("{name}.part"));
-        fs::write(&part, text.to_string()).unwrap();
-        fs::rename(part, self.0.join(name)).unwrap();
-    }
-
-    fn get(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.0.join(name)).ok()
-    }
-
-    /// Waits for a mark, unless `is_over`.
-    fn wait(&self, name: &str, is_over: &AtomicBool) -> Option<String> {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE && !is_over.load(Ordering::Relaxed) {
-            if let Some(text) = self.get(name) {
-                return Some(text);
-            }
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
-        None
-    }
-}
-
 /// In the process of the test: stops the members at the moments that they show.
 fn stop_members(marks: &Marks, is_over: &AtomicBool) -> Option<()> {
-    let mut members = Vec::new();
-    for rank in 0..MEMBERS {
-        members.push(Pid::from_raw(marks.wait(&format!("pid-{rank}"), is_over)?.parse().unwrap()));
-    }
-    let send = |signal, members: &[Pid]| {
-        for member in members {
-            kill(*member, signal).unwrap();
-        }
-    };
+    let members = marks.processes(MEMBERS, is_over)?;
     for rank in 2..4 {
         marks.wait(&format!("step-{WAIT_STEP}-{rank}"), is_over)?;
     }
     marks.wait(&format!("step-{HOLD_STEP}-4"), is_over)?;
-    send(Signal::SIGSTOP, &members);
-    let start = Instant::now();
-    while start.elapsed() < STOP {
-        std::thread::park_timeout(STOP - start.elapsed());
-    }
-    send(Signal::SIGCONT, &members);
+    stop_for(STOP, &members);
     marks.set("go-on", "");
     for rank in 2..MEMBERS {
         marks.wait(&format!("step-{LOSE_STEP}-{rank}"), is_over)?;
@@ -98,7 +58,7 @@ fn take_part(marks: &Marks) {
     let (rank, never) = (launch().rank, AtomicBool::new(false));
     let settings = Settings { wait_timeout: WAIT, ..settings() };
     let job = Job { staleness: Some(2), stall_timeout: STALL, ..job(2, 3) };
-    marks.set(&format!("pid-{rank}"), std::process::id());
+    marks.set_process(rank);
     if rank < 2 {
         let ended = Server::join(job, &launch(), &settings).unwrap().run();
         println!("server {rank}: {ended:?}");
@@ -142,15 +102,6 @@ fn a_job_that_was_stopped_goes_on_and_a_member_that_stopped_alone_is_given_up() 
         drop(end);
         assert!(stopper.join().unwrap().is_some(), "the members were not stopped");
     });
-}
-
-/// What it names is over, however this ends.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn on_five(folder: &Path) {

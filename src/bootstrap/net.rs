@@ -8,6 +8,7 @@ use super::message::{Message, encode};
 use super::timers::Timers;
 use super::unique_id::random_bytes;
 use super::user::Users;
+use crate::lived::{Clock, SLEEP_MAX};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::any::Any;
@@ -165,12 +166,14 @@ pub(super) struct Net {
     pub(super) users: Users,
     /// Held here too: a waker that is dropped takes its last call with it.
     _waker: Arc<Waker>,
+    clock: Clock,
+    /// The time of all deadlines here, and of those of tasks: at the last turn.
     pub now: Instant,
 }
 
 impl Net {
     pub fn new() -> io::Result<(Self, Arc<Waker>)> {
-        let poll = Poll::new()?;
+        let (poll, mut clock) = (Poll::new()?, Clock::new());
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let net = Self {
             poll,
@@ -185,7 +188,8 @@ impl Net {
             scratch: Vec::new(),
             users: Users::default(),
             _waker: waker.clone(),
-            now: Instant::now(),
+            now: clock.look(),
+            clock,
         };
         Ok((net, waker))
     }
@@ -283,14 +287,14 @@ impl Net {
     pub fn turn(&mut self, ready: &mut Events, until: Option<Instant>) -> io::Result<()> {
         // Rounded up: waking a moment too early would only spin.
         let wait = until.map(|until| {
-            let wait = until.saturating_duration_since(Instant::now());
-            if wait.is_zero() { wait } else { wait + Duration::from_millis(1) }
+            let wait = until.saturating_duration_since(self.clock.look());
+            if wait.is_zero() { wait } else { (wait + Duration::from_millis(1)).min(SLEEP_MAX) }
         });
         match self.poll.poll(ready, wait) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
             polled => polled?,
         }
-        self.now = Instant::now();
+        self.now = self.clock.look();
         self.due.extend(ready.iter().map(|event| event.token()));
         self.move_due();
         self.end_late();

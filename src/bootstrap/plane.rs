@@ -292,7 +292,7 @@ impl ControlPlane {
     pub fn close(self) -> Result<()> {
         self.check()?;
         self.reactor.request(self.task, Request::Leave);
-        let gone = self.shared.wait(Instant::now() + self.timeout, |state| {
+        let gone = self.shared.wait(self.timeout, |state| {
             state.gone.then(|| state.failure.clone().map_or(Ok(()), Err))
         });
         gone.unwrap_or_else(|| Err(self.nothing_heard("the others to leave")))
@@ -311,15 +311,14 @@ impl ControlPlane {
     fn begin(&self, call: Call, bytes: &[u8]) -> Result<Gather<'_>> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
-        let deadline = Instant::now() + self.timeout;
-        let bytes = bytes.to_vec();
-        self.reactor.request(self.task, Request::Call { call, bytes, deadline });
+        let (bytes, limit) = (bytes.to_vec(), self.timeout);
+        self.reactor.request(self.task, Request::Call { call, bytes, limit });
         Ok(Gather { plane: self, call, _turn: turn })
     }
 
     /// The I/O thread reports every end of a wait. This is for the case that it died of a bug.
-    fn patience(&self) -> Instant {
-        Instant::now() + self.timeout + grace(self.timeout) + LAST_RESORT
+    fn patience(&self) -> Duration {
+        self.timeout + grace(self.timeout) + LAST_RESORT
     }
 
     fn nothing_heard(&self, what: &str) -> Error {
@@ -363,7 +362,7 @@ impl Drop for ControlPlane {
         }
         self.reactor.request(self.task, Request::Leave);
         let sent = |state: &mut super::shared::State| state.farewell.then_some(());
-        if self.shared.wait(Instant::now() + FAREWELL, sent).is_none() {
+        if self.shared.wait(FAREWELL, sent).is_none() {
             tracing::warn!(rank = self.rank.0, "left without informing its neighbours");
         }
     }

@@ -46,7 +46,7 @@ pub(super) type Report = Box<dyn FnOnce() -> Vec<u8> + Send>;
 /// What owners ask of their tasks.
 pub(super) enum Request {
     /// A call of all ranks.
-    Call { call: super::message::Call, bytes: Vec<u8>, deadline: Instant },
+    Call { call: super::message::Call, bytes: Vec<u8>, limit: Duration },
     /// End the job.
     End(BootstrapError),
     /// Send the parent, after this long, what the function gives, unless that is nothing.

@@ -111,7 +111,7 @@ impl Root {
             _ => false,
         };
         if disagree {
-            self.ended.wait(Instant::now() + LATE_MAX, |state| state.gone.then_some(()));
+            self.ended.wait(LATE_MAX, |state| state.gone.then_some(()));
         }
     }
 }
@@ -177,6 +177,8 @@ pub(super) struct RootTask {
 
 impl Task for RootTask {
     fn start(&mut self, net: &mut dyn Wire) {
+        // Of the I/O thread's clock, from which the time that `new` was given may differ.
+        self.opened = net.now();
         let Some(listener) = self.listener.take() else { return };
         if let Err(error) = net.listen(self.id, listener, self.own) {
             tracing::error!(address = %self.address, %error, "the bootstrap root cannot listen");

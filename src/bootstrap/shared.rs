@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use crate::id::Rank;
+use crate::lived::wait_while;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Called once, with the error that ended the job.
 pub(super) type Observer = Box<dyn FnOnce(&Error) + Send>;
@@ -113,26 +114,19 @@ impl Shared {
         lock(&self.note_handlers).iter_mut().for_each(|handler| handler(from, bytes));
     }
 
-    /// Waits until `done` gives something, or until the deadline.
+    /// Waits until `done` gives something, at most `limit`.
     pub fn wait<T>(
         &self,
-        deadline: Instant,
+        limit: Duration,
         mut done: impl FnMut(&mut State) -> Option<T>,
     ) -> Option<T> {
-        let mut state = self.lock();
-        // Bounded by the deadline; every round is a change or a spurious wake-up.
-        loop {
-            if let Some(value) = done(&mut state) {
-                return Some(value);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            let (woken, _) =
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
-            state = woken;
-        }
+        let mut value = None;
+        let lacks = |state: &mut State| {
+            value = done(state);
+            value.is_none()
+        };
+        drop(wait_while(&self.changed, self.lock(), limit, lacks));
+        value
     }
 }
 

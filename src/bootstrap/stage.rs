@@ -147,8 +147,8 @@ impl Staged {
     }
 
     /// Begins an all-gather of all ranks: as `ControlPlane::begin_all_gather`.
-    pub fn gather(&mut self, network: &mut dyn Network, bytes: Vec<u8>, deadline: Instant) {
-        self.ask(network, Request::Call { call: Call::AllGather, bytes, deadline });
+    pub fn gather(&mut self, network: &mut dyn Network, bytes: Vec<u8>, limit: Duration) {
+        self.ask(network, Request::Call { call: Call::AllGather, bytes, limit });
     }
 
     /// Sends another rank some bytes: as `ControlPlane::send_note`.

@@ -5,12 +5,13 @@ use super::statistics::{Snapshot, Statistics};
 use super::thread::Waker;
 use crate::error::{Error, Result};
 use crate::id::{LaneId, RouteId};
+use crate::lived::receive;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use ringdove_kernels::descriptor::ROUTE_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What both ends of an attachment share.
 #[derive(Default)]
@@ -141,15 +142,14 @@ impl AttachmentHandle {
         timeout: Duration,
     ) -> Result<()> {
         let (reply, answer) = bounded(1);
-        let begin = Instant::now();
         self.send(command(reply))?;
         self.wake();
-        answer.recv_timeout(timeout).map_err(|cause| match cause {
+        receive(&answer, timeout).map_err(|cause| match cause {
             RecvTimeoutError::Timeout => Error::HostWaitExpired {
                 what: what.to_owned(),
                 expected: expected.to_owned(),
                 seen: "no answer from the engine's thread".to_owned(),
-                waited: begin.elapsed(),
+                waited: timeout,
             },
             RecvTimeoutError::Disconnected => engine_gone(),
         })

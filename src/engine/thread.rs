@@ -10,6 +10,7 @@ use super::proxy::{AttachmentKey, Detached, Expects, Progress, Proxy};
 use super::sleep::Sleep;
 use super::{AttachmentHandle, AttachmentParts, EngineSettings};
 use crate::error::{Error, Result};
+use crate::lived::{Lived, receive};
 use crate::settings::CPUS_MAX;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use std::any::Any;
@@ -17,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Steps between two looks at the clock while there is work.
 const STEPS_PER_CLOCK_READ: u32 = 32;
@@ -144,7 +145,7 @@ impl Drop for ProxyThreads {
         }
         for worker in &mut self.workers {
             // A step never blocks, but a driver call inside of it can. Drop must not.
-            let ended = worker.ended.recv_timeout(self.settings.drain_timeout);
+            let ended = receive(&worker.ended, self.settings.drain_timeout);
             match (ended, worker.join.take()) {
                 (Err(RecvTimeoutError::Timeout), _) => {
                     tracing::error!(
@@ -217,13 +218,12 @@ impl Drop for Attached {
 }
 
 fn wait<T>(answer: &Receiver<T>, limit: Duration, waker: &Waker, what: &str) -> Result<T> {
-    let begin = Instant::now();
-    answer.recv_timeout(limit).map_err(|cause| match cause {
+    receive(answer, limit).map_err(|cause| match cause {
         RecvTimeoutError::Timeout => Error::HostWaitExpired {
             what: what.to_owned(),
             expected: "an answer".to_owned(),
             seen: "none".to_owned(),
-            waited: begin.elapsed(),
+            waited: limit,
         },
         RecvTimeoutError::Disconnected => thread_gone(waker),
     })
@@ -251,7 +251,7 @@ impl Worker {
             departures: Vec::new(),
             sleep: sleep.clone(),
             idle: IdlePolicy::new(settings),
-            epoch: Instant::now(),
+            lived: Lived::new(),
         };
         let join = thread::Builder::new()
             .name(name.clone())
@@ -303,19 +303,20 @@ struct Body {
     departures: Vec<(AttachmentKey, Sender<Detached>)>,
     sleep: Arc<Sleep>,
     idle: IdlePolicy,
-    epoch: Instant,
+    /// Deadlines are of this time.
+    lived: Lived,
 }
 
 impl Body {
     fn run(mut self) {
         wake_precisely();
-        let mut now = self.epoch.elapsed();
+        let mut now = self.lived.look();
         let mut steps = 0u32;
         let mut nudges_seen = 0;
         while self.serve_requests(&mut now) {
             steps = steps.wrapping_add(1);
             if steps.is_multiple_of(STEPS_PER_CLOCK_READ) {
-                now = self.epoch.elapsed();
+                now = self.lived.look();
             }
             let nudges = self.sleep.seen();
             let progress = self.step(now);
@@ -327,7 +328,7 @@ impl Body {
             let awaits_doorbells = progress.expects == Expects::Launch;
             let park = |limit| park(&self.sleep, limit, awaits_doorbells, nudges_seen);
             if self.idle.pause(&progress, !self.departures.is_empty(), now, park) {
-                now = self.epoch.elapsed();
+                now = self.lived.look();
             }
         }
         if self.proxy.attachment_count() > 0 {
@@ -357,7 +358,7 @@ impl Body {
     fn serve_requests(&mut self, now: &mut Duration) -> bool {
         while let Ok(request) = self.requests.try_recv() {
             self.idle.reset();
-            *now = self.epoch.elapsed();
+            *now = self.lived.look();
             match request {
                 Request::Attach(attachment, reply) => {
                     let key = self.proxy.attach(attachment);

@@ -9,6 +9,7 @@ use super::recorder::RankRecorder;
 use super::report::Report;
 use super::view::{EngineView, FailureKind, Life, RankView};
 use crate::error::{Error, Result};
+use crate::lived::Lived;
 use ringdove_kernels::launch::WaitRecord;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +54,10 @@ struct Watched {
     key: u64,
     probe: Box<dyn Probe>,
     options: Options,
-    /// Steps of the engine, and when they were seen to change.
-    steps: Mutex<(u64, Instant)>,
+    /// Steps of the engine, and the time since they were seen to change.
+    steps: Mutex<(u64, Lived)>,
+    /// When something moved last, and the time since that was seen.
+    moved: Mutex<(u64, Lived)>,
     /// When its failure was seen first.
     failed: OnceLock<Instant>,
     /// Its failure, or that it does not go on, was reported.
@@ -88,7 +91,8 @@ pub fn watch(
         key,
         probe,
         options,
-        steps: Mutex::new((0, Instant::now())),
+        steps: Mutex::new((0, Lived::in_steps(STUCK / 2))),
+        moved: Mutex::new((0, Lived::new())),
         failed: OnceLock::new(),
         is_reported: AtomicBool::new(false),
         is_stall_reported: AtomicBool::new(false),
@@ -304,9 +308,9 @@ impl Watched {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let moves = engine.steps == 0 || engine.steps != steps.0;
         if moves || self.is_idle() {
-            *steps = (engine.steps, Instant::now());
+            *steps = (engine.steps, Lived::in_steps(STUCK / 2));
         }
-        steps.1.elapsed() > STUCK
+        steps.1.look() > STUCK
     }
 
     fn is_idle(&self) -> bool {
@@ -330,7 +334,12 @@ impl Watched {
     fn has_stalled(&self) -> bool {
         let Some(limit) = self.options.stall else { return false };
         let Some((launches, ended, moved)) = self.recorder.launches() else { return false };
-        let still = Duration::from_nanos(now().saturating_sub(moved));
+        let mut last = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.0 != moved {
+            // What was seen late has not moved for longer.
+            *last = (moved, Lived::new());
+        }
+        let still = last.1.look();
         let stalls = launches > ended && still > limit && self.recorder.failure().is_none();
         let before = self.is_stall_reported.swap(stalls, Ordering::Relaxed);
         stalls && !before

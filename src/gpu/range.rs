@@ -3,11 +3,12 @@
 use super::{ContextStreams, Current, DeviceMemory, SignalStream};
 use crate::error::{Error, Result};
 use crate::id::CopyContext;
+use crate::lived::Lived;
 use crate::shared::{DeviceRange, DmaBuffer, Owner};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A piece of device memory that an adapter may be given.
 pub struct GpuRange {
@@ -183,14 +184,14 @@ fn make_room(stream: &mut SignalStream, current: &Current) -> Result<()> {
     if stream.has_room(current, 1)? {
         return Ok(());
     }
-    let began = Instant::now();
+    let mut lived = Lived::new();
     while !stream.has_room(current, 1)? {
-        if began.elapsed() > ROOM_TIMEOUT {
+        if lived.look() > ROOM_TIMEOUT {
             return Err(Error::HostWaitExpired {
                 what: "the device to write signals that were enqueued before".into(),
                 expected: "some of them written".into(),
                 seen: "none".into(),
-                waited: began.elapsed(),
+                waited: lived.time(),
             });
         }
         std::hint::spin_loop();

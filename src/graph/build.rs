@@ -39,7 +39,7 @@ pub(super) struct TensorEntry {
 
 /// One dimension.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a dimension: expected a whole number, or a name for one unknown")]
 pub(super) enum ExtentEntry {
     Fixed(u64),
     Unknown(String),

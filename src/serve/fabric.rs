@@ -3,13 +3,13 @@
 use super::job::{Job, Terms};
 use super::layout::{BOARD_BYTES, LEADS, PUBLISHED, SYNCED, WRITING, synced};
 use super::lines::{Line, Lines, Pair, Purpose};
-use super::lived::Lived;
 use super::store::{Data, Place};
 use super::watch::{Peer, Start, View, Watch};
 use super::words::publish;
 use crate::bootstrap::{ControlPlane, Launch, PairPlace};
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::lived::Lived;
 use crate::settings::{Settings, VerbsOrder};
 use crate::shared::{Region, map_zeros};
 use crate::transport::verbs::{

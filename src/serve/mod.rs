@@ -81,7 +81,8 @@
 //! has the rules). Whoever has an access whose end is not known then begins again: a worker reads
 //! anew, and sends what is not acknowledged; a primary looks which buffer the replica's `synced`
 //! names before it copies. Who is not reached for 0.45 s, or is gone, is suspected. Time in which
-//! a member was stopped itself says nothing of others, and does not count (`lived`).
+//! a member was stopped itself says nothing of others, and does not count
+//! (`crate::lived`).
 //!
 //! Members find one another over the control plane of [`bootstrap`](crate::bootstrap), which they
 //! leave as soon as they are connected. Each pair keeps one of its own, over which it agrees on new
@@ -100,7 +101,6 @@ mod fabric;
 mod job;
 mod layout;
 mod lines;
-mod lived;
 mod model;
 mod optimizer;
 mod server;

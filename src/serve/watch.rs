@@ -9,10 +9,10 @@ use super::layout::{
     BOARD_TABLE, BOARD_VOTES, LEFT, MEMBERS_MAX, OBSERVER, SERVERS_MAX,
 };
 use super::lines::{Lines, Purpose};
-use super::lived::Lived;
 use super::votes::{Poll, Sight, Step};
 use super::words::{observe, peek, publish, put};
 use crate::error::{Error, Result};
+use crate::lived::Lived;
 use crate::shared::Region;
 use crate::transport::verbs::{MemoryRegion, Piece, RemotePiece, RemoteRegion};
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
+use crate::lived::Lived;
 use cudarc::driver::CudaEvent;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks at the event.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -36,14 +37,14 @@ impl Pending<'_> {
     /// The error that ended the communicator; [`Error::HostWaitExpired`] where what was enqueued
     /// before has not ended after twice [`Settings::wait_timeout`](crate::Settings::wait_timeout).
     pub fn finish(self) -> Result<()> {
-        let (began, limit) = (Instant::now(), 2 * self.communicator.wait_timeout());
+        let (mut lived, limit) = (Lived::new(), 2 * self.communicator.wait_timeout());
         while !self.is_finished()? {
-            if began.elapsed() > limit {
+            if lived.look() > limit {
                 return Err(Error::HostWaitExpired {
                     what: self.what.into(),
                     expected: "its end".into(),
                     seen: "a stream that has not come so far".into(),
-                    waited: began.elapsed(),
+                    waited: lived.time(),
                 });
             }
             std::thread::sleep(PAUSE);

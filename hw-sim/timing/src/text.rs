@@ -26,7 +26,11 @@ pub fn syntax_error(text: &str, error: &toml::de::Error) -> String {
 
 /// As [`syntax_error`], of a part of the text that begins at byte `start`.
 pub fn fault_at(text: &str, start: usize, error: &toml::de::Error) -> String {
+    format!("line {}: {}", line_of(text, start), error.message().trim().replace('\n', "; "))
+}
+
+/// The line, from 1, in which byte `start` of a text is.
+pub fn line_of(text: &str, start: usize) -> usize {
     let start = start.min(text.len());
-    let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
-    format!("line {line}: {}", error.message().trim().replace('\n', "; "))
+    text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1
 }

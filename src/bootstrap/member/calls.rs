@@ -1,7 +1,7 @@
 //! Calls of all ranks over the tree that stands, and farewells.
 
 use super::collect::Part;
-use super::{Member, Parent, RootSide, grace};
+use super::{Member, Parent, RootSide, after, grace};
 use crate::bootstrap::frame::MESSAGE_BYTES_MAX;
 use crate::bootstrap::message::{Call, Down, Message, Up, cut, encode_with};
 use crate::bootstrap::net::{ConnectionId, Wire};
@@ -31,9 +31,11 @@ impl Member {
         net: &mut dyn Wire,
         call: Call,
         bytes: Vec<u8>,
-        deadline: Instant,
+        limit: Duration,
     ) {
-        self.calling = Some(Calling { call, since: net.now(), deadline, timeout_sent: None });
+        let since = net.now();
+        let deadline = after(since, limit);
+        self.calling = Some(Calling { call, since, deadline, timeout_sent: None });
         self.contribute(net, call, bytes);
     }
 
@@ -335,7 +337,7 @@ mod tests {
         (member.live, member.root) = (true, RootSide::Gone);
         member.parent = Parent::Linked(Rank(1), mio::Token(7));
         let deadline = net.now + TIMEOUT;
-        member.begin(&mut net, Call::Barrier, Vec::new(), deadline);
+        member.begin(&mut net, Call::Barrier, Vec::new(), TIMEOUT);
         assert_eq!(member.deadline(), Some(deadline));
         net.now += 10 * TIMEOUT;
         // Its deadline is long past; the parent hears of that, and gets as long as ever.

@@ -140,6 +140,11 @@ fn identity(plan: &Plan, role: Role) -> Identity {
 
 impl Task for Member {
     fn start(&mut self, net: &mut dyn Wire) {
+        // Of the I/O thread's clock, from which the time that `new` was given may differ.
+        self.started = net.now();
+        if let RootSide::Seeking(seeker) = &mut self.root {
+            seeker.begin_at(self.started);
+        }
         let Some(listener) = self.plan.listener.take() else { return };
         if let Err(cause) = net.listen(self.id, listener, identity(&self.plan, Role::Parent)) {
             let what = "cannot listen for child ranks".to_owned();
@@ -172,7 +177,7 @@ impl Task for Member {
             return;
         }
         match request {
-            Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
+            Request::Call { call, bytes, limit } => self.begin(net, call, bytes, limit),
             Request::End(fault) => self.fail(net, fault),
             Request::Note { to, bytes } => self.send_note(net, to, &bytes),
             Request::Later(delay, report) => self.later.add(after(net.now(), delay), report),

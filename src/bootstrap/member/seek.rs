@@ -27,6 +27,11 @@ impl Seeker {
         Self { places, next: 0, own, attempt: None, not_before: now, backoff: BACKOFF_MIN }
     }
 
+    /// No attempt before this moment.
+    pub fn begin_at(&mut self, now: Instant) {
+        self.not_before = now;
+    }
+
     /// Begins the next attempt if it is time for one.
     pub fn tick(&mut self, net: &mut dyn Wire, owner: TaskId) {
         if self.attempt.is_none() && self.not_before <= net.now() && !self.places.is_empty() {

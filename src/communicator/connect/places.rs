@@ -29,6 +29,7 @@ use crate::engine::RegionDescriptor;
 use crate::error::{Error, Result};
 use crate::gpu::{Import, discard, outside_captures};
 use crate::id::Rank;
+use crate::lived::Lived;
 use crate::plan::{Direction, Lane, LaneEnd, LaneKind, Side};
 use crate::shared::{PeerRange, Region};
 use crate::transport::verbs::RemoteRegion;
@@ -315,19 +316,19 @@ impl Places {
     /// [`Error::HostWaitExpired`] names a peer that has not answered.
     pub fn forgotten(&self, number: usize, limit: Duration) -> Result<()> {
         let key = number as u64;
-        let begin = Instant::now();
+        let mut lived = Lived::new();
         let process = self.process.upgrade();
         let failed = || process.as_ref().is_none_or(|process| process.failure().is_some());
         loop {
             let inner = lock(&self.inner);
             let left = inner.offered.keys().find(|(_, other)| *other == key).map(|(peer, _)| *peer);
             let Some(peer) = left else { return Ok(()) };
-            if begin.elapsed() >= limit || failed() {
+            if lived.look() >= limit || failed() {
                 return Err(Error::HostWaitExpired {
                     what: format!("{peer} to forget a buffer of {}", self.rank()),
                     expected: "an answer over the control plane".into(),
                     seen: "none".into(),
-                    waited: begin.elapsed(),
+                    waited: lived.time(),
                 });
             }
             let nap = Duration::from_millis(20).min(limit);

@@ -10,10 +10,11 @@ use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
 use crate::flight::{RankRecorder, WatchedRank};
 use crate::id::Rank;
+use crate::lived::Lived;
 use crate::plan::{LaneEnd, PortResolver};
 use crate::settings::Settings;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a rank whose kernels have ended waits for transfers to other nodes. Those that somebody
 /// waits for are acknowledged within milliseconds; credits for a rank that has left already never
@@ -101,7 +102,8 @@ impl ConnectedRank {
     /// ranks of other nodes have read all messages.
     ///
     /// # Errors
-    /// The error that ended the communicator, if any; [`Error::HostWaitExpired`] after `limit`.
+    /// The error that ended the communicator, if any; [`Error::HostWaitExpired`] where one of the
+    /// three takes longer than `limit`.
     pub fn finalize(&self, limit: Duration) -> Result<()> {
         if !self.drained(limit) {
             return Err(Error::HostWaitExpired {
@@ -112,11 +114,10 @@ impl ConnectedRank {
             });
         }
         self.check()?;
-        let begin = Instant::now();
         let idle = self.engine().wait_idle(self.state.memory.head()?, limit);
         // What ended the communicator says more than work that is left.
         self.check().and(idle)?;
-        self.all_read(limit.saturating_sub(begin.elapsed()))
+        self.all_read(limit)
     }
 
     /// Waits until ranks of other nodes have read what this one has sent. Its launches have ended.
@@ -124,15 +125,15 @@ impl ConnectedRank {
         if self.inter_node.is_none() {
             return Ok(());
         }
-        let begin = Instant::now();
+        let mut lived = Lived::new();
         while let Some(Unread { receiver, messages }) = self.state.memory.unread()? {
             self.check()?;
-            if begin.elapsed() >= limit {
+            if lived.look() >= limit {
                 return Err(Error::HostWaitExpired {
                     what: format!("{receiver} to read what {} has sent", self.rank()),
                     expected: "credits for all messages".into(),
                     seen: format!("{messages} without"),
-                    waited: begin.elapsed(),
+                    waited: lived.time(),
                 });
             }
             std::thread::sleep(UNREAD_LOOK);

@@ -6,9 +6,10 @@
 
 use crate::error::{Error, Result};
 use crate::gpu::{COMMANDS_USUAL, keeping_errors, outside_captures};
+use crate::lived::Lived;
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a call brings at most: its launch, a copy of its plan, marks of ours and of cudarc, which
 /// records and waits for the uses of buffers.
@@ -58,18 +59,18 @@ impl Backlog {
         else {
             return Ok(());
         };
-        let began = Instant::now();
+        let mut lived = Lived::new();
         // An event of a context that has failed counts as come: the launch will say what it is.
         while !outside_captures(|| oldest.try_is_complete()).unwrap_or(true) {
             check()?;
-            if began.elapsed() > limit {
+            if lived.look() > limit {
                 return Err(Error::HostWaitExpired {
                     what: "earlier launches, of which a rank may be only so many ahead".into(),
                     expected: format!("at most {} that have not ended", self.ahead_max()),
                     seen: "more; where one thread drives several ranks, it must enqueue each \
                            collective on all of them before the next"
                         .into(),
-                    waited: began.elapsed(),
+                    waited: lived.time(),
                 });
             }
             std::thread::sleep(PAUSE);

@@ -2,8 +2,9 @@
 
 use super::sync::lock;
 use crate::error::{Error, Result};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use crate::lived::wait_while;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 /// A barrier of threads, with a limit. It can be passed any number of times.
 #[derive(Debug, Default)]
@@ -19,7 +20,6 @@ impl ProcessBarrier {
     /// # Errors
     /// [`Error::HostWaitExpired`] where they have not. `what` they do stands in the message.
     pub fn wait(&self, what: &str, count: usize, limit: Duration) -> Result<()> {
-        let begin = Instant::now();
         let mut state = lock(&self.state);
         state.0 += 1;
         if state.0 == count {
@@ -28,10 +28,7 @@ impl ProcessBarrier {
             return Ok(());
         }
         let turn = state.1;
-        let (mut state, _) = self
-            .changed
-            .wait_timeout_while(state, limit, |state| state.1 == turn)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut state, waited) = wait_while(&self.changed, state, limit, |state| state.1 == turn);
         if state.1 != turn {
             return Ok(());
         }
@@ -41,7 +38,7 @@ impl ProcessBarrier {
             what: format!("{what}, which every rank calls at the same time"),
             expected: format!("{count} ranks of this process"),
             seen: format!("{came}: a thread that drives several ranks cannot call it in turn"),
-            waited: begin.elapsed(),
+            waited,
         })
     }
 }

@@ -10,9 +10,10 @@
 use super::streams::StreamName;
 use crate::error::{Error, Result};
 use crate::gpu::{keeping_errors, outside_captures};
+use crate::lived::Lived;
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two looks at the oldest event.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -44,7 +45,7 @@ impl BusyStreams {
     ) -> Result<()> {
         let Some(most) = self.most else { return Ok(()) };
         let name = StreamName::of(stream);
-        let began = Instant::now();
+        let mut lived = Lived::new();
         loop {
             let is_new = self.busy.iter().all(|(busy, _)| *busy != name);
             if !is_new || self.busy.len() < most {
@@ -57,7 +58,7 @@ impl BusyStreams {
                 return Ok(());
             }
             check()?;
-            if began.elapsed() > limit {
+            if lived.look() > limit {
                 return Err(Error::HostWaitExpired {
                     what: "earlier launches on other streams: ranks that share a GPU share its \
                            hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)"
@@ -66,7 +67,7 @@ impl BusyStreams {
                     seen: "more; where one thread drives several ranks, it must enqueue each \
                            collective on all of them before the next"
                         .into(),
-                    waited: began.elapsed(),
+                    waited: lived.time(),
                 });
             }
             std::thread::sleep(PAUSE);

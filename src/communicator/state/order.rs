@@ -13,10 +13,11 @@
 
 use crate::error::{Error, Result};
 use crate::gpu::keeping_errors;
+use crate::lived::Lived;
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The greatest handle that names a default stream: `CU_STREAM_PER_THREAD`.
 const DEFAULT_STREAM_MAX: usize = 2;
@@ -130,11 +131,11 @@ impl LaunchOrder {
                 Err(_) => return true,
             },
         };
-        let deadline = Instant::now() + limit;
+        let mut lived = Lived::new();
         loop {
             match event.try_is_complete() {
                 Ok(true) | Err(_) => return true,
-                Ok(false) if Instant::now() >= deadline => return false,
+                Ok(false) if lived.look() >= limit => return false,
                 Ok(false) => std::thread::sleep(Duration::from_micros(50)),
             }
         }

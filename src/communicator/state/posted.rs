@@ -3,8 +3,9 @@
 use super::sync::{lock, missing};
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use crate::lived::wait_while;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Values that ranks of one process post, each once.
 #[derive(Debug)]
@@ -46,20 +47,16 @@ impl<T: Clone> Posted<T> {
     /// That of `failure`, once there is one; [`Error::HostWaitExpired`] names the ranks that have
     /// not posted.
     pub fn wait(&self, limit: Duration, failure: impl Fn() -> Option<Error>) -> Result<Vec<T>> {
-        let started = Instant::now();
         let waiting =
             |values: &mut Vec<Option<T>>| values.iter().any(Option::is_none) && failure().is_none();
-        let (values, _) = self
-            .changed
-            .wait_timeout_while(lock(&self.values), limit, waiting)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (values, waited) = wait_while(&self.changed, lock(&self.values), limit, waiting);
         match missing(&values) {
             None => Ok(values.iter().flatten().cloned().collect()),
             Some(missing) => Err(failure().unwrap_or_else(|| Error::HostWaitExpired {
                 what: self.what.to_owned(),
                 expected: format!("{} ranks", values.len()),
                 seen: format!("no sign of {missing}"),
-                waited: started.elapsed(),
+                waited,
             })),
         }
     }

@@ -21,6 +21,7 @@ use crate::cost::{Means, Moved, TREES_BYTES_MIN, largest_of_class};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::lived::wait_while;
 use crate::plan::{Choice, Collective, CollectiveRequest, Forest, Limits, PlanError};
 use crate::settings::Algorithms;
 use crate::topology::ranks::RankGpu;
@@ -28,8 +29,8 @@ use cudarc::driver::{CudaContext, sys};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 /// State that the ranks of one process share.
 #[derive(Debug)]
@@ -490,12 +491,9 @@ impl ProcessState {
     /// # Errors
     /// [`Error::HostWaitExpired`] says how many are not; the error of the rank that failed.
     pub fn all_served(&self, limit: Duration) -> Result<()> {
-        let (started, count) = (Instant::now(), self.geometry.rank_count as usize);
+        let count = self.geometry.rank_count as usize;
         let waiting = |served: &mut usize| *served < count && !self.is_raised();
-        let (served, _) = self
-            .served_changed
-            .wait_timeout_while(lock(&self.served), limit, waiting)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (served, waited) = wait_while(&self.served_changed, lock(&self.served), limit, waiting);
         let served = *served;
         for state in self.states.lock().iter().flatten() {
             state.check()?;
@@ -507,7 +505,7 @@ impl ProcessState {
             what: "the engines of a communicator's ranks".into(),
             expected: format!("{count} ranks served"),
             seen: format!("{served}"),
-            waited: started.elapsed(),
+            waited,
         })
     }
 

@@ -7,10 +7,11 @@ use crate::bootstrap::{ControlPlane, exchange};
 use crate::error::{Error, Result};
 use crate::gpu::{HostMemory, Import};
 use crate::id::Rank;
+use crate::lived::wait_while;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// The most registrations of one communicator at a time; each pair of them costs routes.
 pub(crate) const REGISTRATIONS_MAX: usize = 1 << 12;
@@ -237,16 +238,12 @@ impl Registrations {
         limit: Duration,
         matters: impl Fn(usize) -> bool,
     ) -> Result<MutexGuard<'_, BTreeMap<usize, Entry>>> {
-        let started = Instant::now();
         let lacks = |entry: &Entry| {
             (0..entry.buffers.len()).any(|rank| matters(rank) && entry.buffers[rank].is_none())
         };
-        let (entries, _) = self
-            .changed
-            .wait_timeout_while(lock(&self.entries), limit, |entries| {
-                entries.get(&number).is_none_or(lacks)
-            })
-            .unwrap_or_else(PoisonError::into_inner);
+        let (entries, waited) = wait_while(&self.changed, lock(&self.entries), limit, |entries| {
+            entries.get(&number).is_none_or(lacks)
+        });
         match entries.get(&number) {
             Some(entry) if !lacks(entry) => Ok(entries),
             entry => Err(Error::HostWaitExpired {
@@ -256,7 +253,7 @@ impl Registrations {
                     Some(missing) => format!("nothing from {missing}"),
                     None => "nothing".into(),
                 },
-                waited: started.elapsed(),
+                waited,
             }),
         }
     }

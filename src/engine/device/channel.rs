@@ -5,12 +5,13 @@ use super::function::Function;
 use super::{record, registers};
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::lived::Lived;
 use crate::shared::{Region, WordArray};
 use ringdove_kernels::bar::{Command, RING_OFFSET, State, Status};
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Looks at a register before the thread sleeps between two of them.
 const EAGER_LOOKS: u32 = 64;
@@ -178,10 +179,10 @@ impl Channel {
         limit: Duration,
         done: impl Fn() -> Result<(), String>,
     ) -> Result<()> {
-        let started = Instant::now();
+        let mut lived = Lived::new();
         let mut looks = 0;
         while let Err(seen) = done() {
-            let waited = started.elapsed();
+            let waited = lived.look();
             if waited >= limit {
                 return Err(Error::HostWaitExpired { what, expected, seen, waited });
             }

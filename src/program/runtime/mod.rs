@@ -18,6 +18,7 @@ use super::verify::Verified;
 use crate::communicator::{Communicator, ProgramCall, ResidentCalls};
 use crate::error::{Error, Result};
 use crate::gpu::{Captured, DeviceMemory, Kernels, OwnStream, Source, is_idle, link, text_for};
+use crate::lived::Lived;
 use batches::Batches;
 use calls::calls;
 pub(super) use calls::is_for;
@@ -34,7 +35,7 @@ pub use stamps::Stamp;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The host looks at the mailbox so often while it waits.
 const LOOK: Duration = Duration::from_micros(100);
@@ -436,25 +437,25 @@ impl<'c> Resident<'c> {
     /// does not end.
     fn end_or_abort(&self) -> bool {
         let limit = self.communicator.drop_timeout();
-        let deadline = Instant::now() + limit;
+        let mut lived = Lived::new();
         let is_asked = self.mailbox().set_stop(true).is_ok();
         if is_asked && self.wait_for_launches(limit) {
             return true;
         }
         self.communicator.abort("a resident program did not end");
-        let left = deadline.saturating_duration_since(Instant::now()).max(LOOK * 1000);
+        let left = limit.saturating_sub(lived.look()).max(LOOK * 1000);
         self.wait_for_launches(left)
     }
 
     /// Waits until all launches have ended; false after `limit`.
     fn wait_for_launches(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
         if !self.communicator.wait_for_launches(limit) {
             return false;
         }
         // The communicator knows nothing of a graph's.
+        let mut lived = Lived::new();
         while self.graph.is_some() && !is_idle(&self.stream) {
-            if Instant::now() >= deadline {
+            if lived.look() >= limit {
                 return false;
             }
             std::thread::sleep(LOOK);

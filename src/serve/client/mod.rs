@@ -6,12 +6,12 @@ mod send;
 use super::fabric::{Fabric, Pause, Pinned};
 use super::job::{Job, Terms};
 use super::layout::{HEADER_BYTES, LEADS, LEFT, OBSERVER, Room, VERSION};
-use super::lived::Lived;
 use super::shard::{Kind, REASONS};
 use super::words::{observe, peek, set};
 use crate::bootstrap::Launch;
 use crate::error::{Error, Result, ServeError};
 use crate::id::Rank;
+use crate::lived::Lived;
 use crate::settings::Settings;
 use crate::shared::Region;
 use crate::transport::verbs::RemoteAccess;
@@ -55,6 +55,8 @@ pub struct Client {
 /// Behind a status: what is read back, and thrown away; what a worker says there of its reads; the
 /// version of what it reads.
 const WORDS_BYTES: u64 = 64;
+/// Between two looks at the versions of all shards.
+const VERSIONS_LOOK: Duration = Duration::from_millis(1);
 
 /// An access on its way: server, and its number there.
 type Begun = (usize, u64);
@@ -287,6 +289,30 @@ impl Client {
             versions.push(observe(&self.status[shard].region.word64(VERSION as usize)?));
         }
         Ok(versions)
+    }
+
+    /// Waits until each shard has so many versions, or more, at most `limit`.
+    ///
+    /// # Errors
+    /// As [`pull`](Self::pull); [`Error::HostWaitExpired`] after `limit`.
+    pub fn wait_for_versions(&mut self, count: u64, limit: Duration) -> Result<()> {
+        let mut lived = Lived::new();
+        loop {
+            let versions = self.latest()?;
+            if versions.iter().all(|version| *version >= count) {
+                return Ok(());
+            }
+            let waited = lived.look();
+            if waited > limit {
+                return Err(Error::HostWaitExpired {
+                    what: "versions of all shards".into(),
+                    expected: format!("{count} or more"),
+                    seen: format!("{versions:?}"),
+                    waited,
+                });
+            }
+            std::thread::sleep(VERSIONS_LOOK);
+        }
     }
 
     /// Writes that were acknowledged so far, by shard.

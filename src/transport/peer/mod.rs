@@ -13,10 +13,11 @@ use super::{Polled, SignalWrite, Transfer, Transport};
 use crate::error::{Error, Result, TransportCause, TransportError};
 use crate::gpu::{COPY_STREAMS, ContextStreams, Current, Event, Home, OwnStream};
 use crate::id::{LaneId, Position, SignalWay};
+use crate::lived::Lived;
 use crate::settings::Remedies;
 use cudarc::driver::sys;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Polls between two questions to the driver, which cost about a microsecond each.
 const POLLS_PER_QUERY: u32 = 64;
@@ -244,14 +245,14 @@ impl Transport for PeerTransport {
 impl Drop for PeerTransport {
     /// Memory that the copies use may be freed after this.
     fn drop(&mut self) {
-        let began = Instant::now();
+        let mut lived = Lived::new();
         while !self.is_idle() {
             // A failed context copies nothing any more.
             let Ok(current) = self.streams.home().bind() else { break };
             if self.ended(&current).is_err() {
                 break;
             }
-            if began.elapsed() > END_TIMEOUT {
+            if lived.look() > END_TIMEOUT {
                 tracing::error!(waited = ?END_TIMEOUT, "copies between GPUs have not ended");
                 break;
             }

@@ -9,6 +9,7 @@
 use crate::error::{Error, Result};
 use crate::gpu::{Current, DeviceMemory, Home, PinnedMemory, SignalStream, way_on_own_device};
 use crate::id::{Rank, SignalWay};
+use crate::lived::Lived;
 use crate::shared::Region;
 use cudarc::driver::sys;
 use std::sync::Arc;
@@ -199,16 +200,16 @@ impl<'a> Probe<'a> {
 
     /// Waits for all copies, a bounded time.
     fn wait(&self, current: &Current) -> Result<()> {
-        let began = Instant::now();
+        let mut lived = Lived::new();
         while !self.signals.stream().is_idle(current)? {
-            if began.elapsed() > LIMIT {
+            if lived.look() > LIMIT {
                 let peers: Vec<_> = self.targets.iter().map(|target| target.peer).collect();
                 return Err(Error::HostWaitExpired {
                     what: format!("copies of {} to {}", self.rank, crate::error::Ranks(&peers)),
                     expected: "all ended".into(),
                     seen: "some that have not; is the GPU busy with kernels that do not end?"
                         .into(),
-                    waited: began.elapsed(),
+                    waited: lived.time(),
                 });
             }
             std::hint::spin_loop();

@@ -389,15 +389,14 @@ impl<'a> Run<'a> {
             _ => Vec::new(),
         };
         let Some(number) = self.rank_node(process, act.job()) else { return Ok(()) };
-        let deadline = self.wires.now() + TIMEOUT;
         let node = self.nodes.get_mut(&number).expect("it was found");
         node.is_touched = true;
         let mut port = Port { wires: &mut self.wires, node: number };
         match act {
             Act::Gather(job, call) => {
-                node.staged.gather(&mut port, Self::bytes(job, process, call), deadline);
+                node.staged.gather(&mut port, Self::bytes(job, process, call), TIMEOUT);
             }
-            Act::Meet(_) => node.staged.gather(&mut port, told, deadline),
+            Act::Meet(_) => node.staged.gather(&mut port, told, TIMEOUT),
             _ => {
                 self.left_at = port.wires.elapsed;
                 node.staged.leave(&mut port);

@@ -40,14 +40,13 @@ pub enum FileError {
     Wrong {
         /// Which file.
         name: String,
-        /// Line or key, and what is wrong with it.
+        /// Line, and what is wrong with it.
         reason: String,
     },
 }
 
 /// A network to train.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Model {
     /// Its name.
     pub name: String,
@@ -58,14 +57,20 @@ pub struct Model {
     /// Bytes that a parameter takes on each worker that has it, with its gradient.
     pub state_bytes: f64,
     /// Bytes of its optimiser's state that workers with the same parameters share out.
-    #[serde(default)]
     pub sharded_bytes: f64,
-    /// From the input on.
-    #[serde(rename = "layer")]
-    written: Vec<Spanned<Table>>,
-    /// The layers, repeated ones one by one.
-    #[serde(skip)]
+    /// From the input on; repeated ones one by one.
     pub layers: Vec<Layer>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenModel {
+    name: String,
+    source: String,
+    element_bytes: Spanned<f64>,
+    state_bytes: Spanned<f64>,
+    sharded_bytes: Option<Spanned<f64>>,
+    layer: Vec<Spanned<Table>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -136,27 +141,27 @@ struct WrittenCluster {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenWorker {
-    peak: Constant,
-    convolution: Constant,
-    dense: Constant,
-    half_batch: Constant,
-    memory: Constant,
+    peak: Spanned<Constant>,
+    convolution: Spanned<Constant>,
+    dense: Spanned<Constant>,
+    half_batch: Spanned<Constant>,
+    memory: Spanned<Constant>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenNetwork {
-    rate: Constant,
-    reached: Constant,
-    latency: Constant,
+    rate: Spanned<Constant>,
+    reached: Spanned<Constant>,
+    latency: Spanned<Constant>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenGroup {
-    workers: Constant,
-    rate: Constant,
-    latency: Constant,
+    workers: Spanned<Constant>,
+    rate: Spanned<Constant>,
+    latency: Spanned<Constant>,
 }
 
 /// Workers that a network joins.
@@ -203,15 +208,24 @@ impl Model {
     /// # Errors
     /// As [`Model::find`].
     pub fn parse(text: &str, name: &str) -> Result<Self, FileError> {
-        let mut model: Self = read(text, name)?;
+        let written: WrittenModel = read(text, name)?;
         let wrong = |reason: String| FileError::Wrong { name: name.into(), reason };
-        for (key, value) in
-            [("element_bytes", model.element_bytes), ("state_bytes", model.state_bytes)]
-        {
-            within(key, value, 0.125, 1024.0).map_err(wrong)?;
-        }
-        within("sharded_bytes", model.sharded_bytes, 0.0, 1024.0).map_err(wrong)?;
-        for written in std::mem::take(&mut model.written) {
+        let bytes = |key: &str, value: &Spanned<f64>, low: f64| {
+            within(key, *value.get_ref(), low, 1024.0)
+                .map(|()| *value.get_ref())
+                .map_err(|reason| wrong(at_line(text, value, &reason)))
+        };
+        let sharded = written.sharded_bytes.as_ref();
+        let mut model = Self {
+            element_bytes: bytes("element_bytes", &written.element_bytes, 0.125)?,
+            state_bytes: bytes("state_bytes", &written.state_bytes, 0.125)?,
+            sharded_bytes: sharded.map_or(Ok(0.0), |it| bytes("sharded_bytes", it, 0.0))?,
+            layers: Vec::new(),
+            name: written.name,
+            source: written.source,
+        };
+        for written in written.layer {
+            let line = text::line_of(text, written.span().start);
             // One by one: of a list of layers, errors name the first one's line.
             let start = written.span().start;
             let written = WrittenLayer::deserialize(written.into_inner())
@@ -222,12 +236,13 @@ impl Model {
                 ("parameters", layer.parameters),
                 ("activations", layer.activations),
             ] {
-                within(key, value, 1.0, 1e18)
-                    .map_err(|reason| wrong(format!("layer {}: {reason}", layer.name)))?;
+                within(key, value, 1.0, 1e18).map_err(|reason| {
+                    wrong(format!("line {line}: layer {}: {reason}", layer.name))
+                })?;
             }
             within("exchanges", layer.exchanges, 0.0, 64.0)
                 .and_then(|()| within("repeat", f64::from(repeat), 1.0, 10_000.0))
-                .map_err(|reason| wrong(format!("layer {}: {reason}", layer.name)))?;
+                .map_err(|reason| wrong(format!("line {line}: layer {}: {reason}", layer.name)))?;
             if model.layers.len() + repeat as usize > LAYERS_MAX {
                 return Err(wrong(format!("more than {LAYERS_MAX} layers")));
             }
@@ -283,11 +298,12 @@ impl Cluster {
     /// As [`Cluster::find`].
     pub fn parse(text: &str, name: &str) -> Result<Self, FileError> {
         let written: WrittenCluster = read(text, name)?;
-        let taken = |key: &str, constant: &Constant, unit: &str, low: f64, high: f64| {
+        let taken = |key: &str, written: &Spanned<Constant>, unit: &str, low: f64, high: f64| {
             let wrong = |reason: String| FileError::Wrong {
                 name: name.into(),
-                reason: format!("{key}: {reason}"),
+                reason: at_line(text, written, &format!("{key}: {reason}")),
             };
+            let constant = written.get_ref();
             if constant.unit != unit {
                 return Err(wrong(format!(
                     "expected the unit \"{unit}\", got \"{}\"",
@@ -302,9 +318,10 @@ impl Cluster {
         };
         let WrittenCluster { worker, network, group, .. } = &written;
         let peak = taken("worker.peak", &worker.peak, "GFLOP/s", 1e-3, 1e9)? * 1e9;
-        let ratio = |key: &str, it: &Constant| taken(key, it, "ratio", 1e-6, 1.0);
-        let rate = |key: &str, it: &Constant| Ok(taken(key, it, "GB/s", 1e-6, 1e6)? * 1e9);
-        let latency = |key: &str, it: &Constant| Ok(taken(key, it, "us", 0.0, 1e6)? * 1e-6);
+        let ratio = |key: &str, it: &Spanned<Constant>| taken(key, it, "ratio", 1e-6, 1.0);
+        let rate = |key: &str, it: &Spanned<Constant>| Ok(taken(key, it, "GB/s", 1e-6, 1e6)? * 1e9);
+        let latency =
+            |key: &str, it: &Spanned<Constant>| Ok(taken(key, it, "us", 0.0, 1e6)? * 1e-6);
         let reached = ratio("network.reached", &network.reached)?;
         let group = match group {
             None => None,
@@ -328,6 +345,10 @@ impl Cluster {
             summary: written.summary,
         })
     }
+}
+
+fn at_line<T>(text: &str, written: &Spanned<T>, reason: &str) -> String {
+    format!("line {}: {reason}", text::line_of(text, written.span().start))
 }
 
 fn within(key: &str, value: f64, low: f64, high: f64) -> Result<(), String> {

@@ -133,16 +133,21 @@ fn a_transformer_of_today_is_predicted_on_sixteen_thousand_gpus() {
 }
 
 #[test]
-fn broken_files_are_named_by_line_or_key() {
+fn errors_of_broken_files_name_the_line() {
     let good = include_str!("../../models/dnn-7.toml");
     for (from, to, reason) in [
         ("element_bytes = 4", "", "line 1: missing field `element_bytes`"),
         ("inputs = 429", "inputs = \"many\"", "line 6: invalid type: string"),
         ("outputs = 9304", "", "line 48: missing field `outputs`"),
-        ("inputs = 429", "inputs = 0", "layer hidden1: operations: expected 1 to"),
-        ("inputs = 429", "inputs = nan", "layer hidden1: operations: expected 1 to"),
+        ("inputs = 429", "inputs = 0", "line 6: layer hidden1: operations: expected 1 to"),
+        ("inputs = 429", "inputs = nan", "line 6: layer hidden1: operations: expected 1 to"),
         ("kind = \"dense\"", "kind = \"round\"", "unknown variant `round`"),
-        ("outputs = 9304", "outputs = 9304\nrepeat = 20000", "layer output: repeat: expected 1 to"),
+        (
+            "outputs = 9304",
+            "outputs = 9304\nrepeat = 20000",
+            "line 48: layer output: repeat: expected 1 to",
+        ),
+        ("state_bytes = 12", "state_bytes = 0", "line 4: state_bytes: expected 0.125"),
         ("state_bytes = 12", "state_bytes = 12\nsize = 3", "unknown field `size`"),
     ] {
         assert!(good.contains(from), "{from}");
@@ -151,7 +156,7 @@ fn broken_files_are_named_by_line_or_key() {
     }
     let good = include_str!("../../clusters/h100-400g.toml");
     for (from, to, reason) in [
-        ("unit = \"GB/s\"", "unit = \"Gb/s\"", "network.rate: expected the unit \"GB/s\""),
+        ("unit = \"GB/s\"", "unit = \"Gb/s\"", "line 12: network.rate: expected the unit \"GB/s\""),
         ("value = 50,", "value = -1,", "network.rate: value: expected"),
         ("source = \"data sheet of the adapter: 400 Gb/s\"", "source = \"\"", "source is missing"),
         ("[network]", "[net]", "unknown field `net`"),

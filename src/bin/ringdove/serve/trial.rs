@@ -105,14 +105,14 @@ impl Trial {
             client.push(nothing)?;
         }
         client.pull()?;
-        wait_for_versions(&mut client, credits * workers)?;
+        client.wait_for_versions(credits * workers, PATIENCE)?;
         let start = Instant::now();
         for _ in 0..self.steps {
             client.push_again()?;
         }
         client.settle()?;
         let pushing = start.elapsed();
-        wait_for_versions(&mut client, (credits + self.steps) * workers)?;
+        client.wait_for_versions((credits + self.steps) * workers, PATIENCE)?;
         let start = Instant::now();
         for _ in 0..self.reads {
             client.pull()?;
@@ -164,21 +164,6 @@ impl Trial {
             counts.push(digits);
         }
         Ok(counts)
-    }
-}
-
-/// Waits until each shard has so many versions, or more.
-fn wait_for_versions(client: &mut Client, count: u64) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let versions = client.latest()?;
-        if versions.iter().all(|version| *version >= count) {
-            return Ok(());
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(wrong("gradients of all workers", count, format!("{versions:?}")));
-        }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
