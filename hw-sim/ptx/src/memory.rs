@@ -105,6 +105,9 @@ pub enum MemoryFault {
     Forbidden,
 }
 
+/// Bytes that a copy takes at once where a memory has no way of its own.
+const COPIED_AT_ONCE: usize = 2048;
+
 /// Global memory, as one kernel sees it.
 pub trait Memory {
     /// What a warp remembers between accesses, so that most bounds checks are two comparisons.
@@ -155,6 +158,26 @@ pub trait Memory {
         strength: Strength,
         bytes: &[u8],
     ) -> Result<(), MemoryFault>;
+
+    /// Copies `bytes` bytes by weak accesses of words of `word` bytes. The ranges have no byte in
+    /// common. If it fails, some of them may have been copied.
+    fn copy(
+        &self,
+        cursor: &mut Self::Cursor,
+        to: u64,
+        from: u64,
+        bytes: usize,
+        word: usize,
+    ) -> Result<(), MemoryFault> {
+        let weak = Strength { order: Order::Weak, scope: Scope::System };
+        let mut part = [0; COPIED_AT_ONCE];
+        for done in (0..bytes).step_by(COPIED_AT_ONCE) {
+            let part = &mut part[..COPIED_AT_ONCE.min(bytes - done)];
+            self.read(cursor, from.wrapping_add(done as u64), word, weak, part)?;
+            self.write(cursor, to.wrapping_add(done as u64), word, weak, part)?;
+        }
+        Ok(())
+    }
 
     /// One read-modify-write; gives the old value. `compare` counts for [`AtomicOp::Cas`] only.
     #[allow(clippy::too_many_arguments)] // All are words of one instruction.

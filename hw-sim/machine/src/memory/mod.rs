@@ -11,6 +11,7 @@ mod pages;
 mod passing;
 mod ranges;
 mod reservation;
+mod stream;
 mod table;
 mod view;
 mod watches;

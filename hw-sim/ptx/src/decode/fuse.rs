@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 
 use super::function::Record;
-use crate::exec::program::{Access, Instruction, NO_SLOT, Op, Pair, Space, Transit};
+use crate::exec::program::{Access, Instruction, NO_SLOT, Op, Space, Transit};
 use crate::exec::registers::{AluFn, LANES, Row, predicate};
+use crate::exec::swept::Pair;
 use crate::memory::Order;
 
 /// The most loads of one run, and the most stores.

@@ -21,6 +21,7 @@ mod pieces;
 mod role;
 pub mod select;
 mod special;
+mod strips;
 pub mod supported;
 pub(crate) mod sweep;
 mod text;

@@ -10,18 +10,14 @@ use std::collections::HashMap;
 
 use super::function::Record;
 use super::role::Role;
-use crate::exec::program::{
-    Access, Instruction, NO_SLOT, Op, Pair, Space, Span, Strip, Sum, Sweep,
-};
+use super::strips::{plain_copy, strips};
+use crate::exec::program::{Access, Instruction, NO_SLOT, Op, Space};
 use crate::exec::registers::{AluFn, Args, LANES, Row, predicate};
+use crate::exec::swept::{Pair, Span, Sum, Sweep};
 use crate::memory::Order;
 
 /// The most loads of one body.
 const LOADS_MAX: usize = 16;
-
-/// Small parts of an iteration are done together while they load no more rows: below that the way
-/// into each costs more than its data.
-const STRIP_ROWS_MAX: usize = 8;
 
 /// A loop that was found: its head and what it comes to.
 pub struct Found {
@@ -41,10 +37,37 @@ pub fn find(code: &[Instruction], records: &[Record]) -> Vec<Found> {
     };
     ends.filter(alone)
         .filter_map(|(head, end)| {
-            let sweep = Body::default().follow(&code[head..=end], &records[head..=end])?;
+            let body = &records[head..=end];
+            let mut sweep = Body::default().follow(&code[head..=end], body)?;
+            let others = records[..head].iter().chain(&records[end + 1..]);
+            if !is_own_cargo(&code[head..=end], body, others) {
+                sweep.rest = None;
+            }
             Some(Found { head, sweep })
         })
         .collect()
+}
+
+/// Does nobody but the loop read what it loads, or what it makes of that?
+fn is_own_cargo<'a>(
+    code: &[Instruction],
+    body: &[Record],
+    others: impl Iterator<Item = &'a Record>,
+) -> bool {
+    let is_cargo = |op: &Op, role: Role| match op {
+        Op::Load(_) => true,
+        Op::Alu(..) => role != Role::Sum,
+        _ => false,
+    };
+    let of_cargo = code.iter().zip(body).filter(|(it, record)| is_cargo(&it.op, record.role));
+    let mut cargo: Vec<u32> = of_cargo.flat_map(|(_, record)| record.defs.to_vec()).collect();
+    // Sums of what was loaded: found by what they add.
+    for record in body.iter().filter(|record| record.role == Role::Sum) {
+        if record.uses.iter().any(|register| cargo.contains(register)) {
+            cargo.extend_from_slice(&record.defs);
+        }
+    }
+    !others.flat_map(|record| &record.uses).any(|register| cargo.contains(register))
 }
 
 /// Puts each loop at its head. Gives the number of cargo rows that they need.
@@ -110,6 +133,8 @@ struct Body {
     shape: Option<(usize, usize)>,
     /// Predicate, sum and register of the comparison.
     bound: Option<(u32, usize, u32)>,
+    /// What neither loads nor stores, nor combines what was loaded.
+    rest: Vec<Op>,
 }
 
 impl Body {
@@ -134,20 +159,30 @@ impl Body {
         if !matches!(code[0].op, Op::Alu(..) | Op::Load(_)) {
             return None;
         }
+        let strips = strips(self.loads, self.pairs, self.stores);
         Some(Sweep {
             first: Op::Nop,
             sums: self.sums,
             counters,
             bound: (sum, limit),
-            strips: strips(self.loads, self.pairs, self.stores),
+            copy: plain_copy(&strips),
+            strips,
             lane_bytes,
             word_bytes,
+            rest: Some(self.rest),
+            length: body.len() as u32,
         })
     }
 
     fn instruction(&mut self, op: &Op, role: Role) -> Option<()> {
         match op {
-            Op::Alu(run, args) if role.is_pair() => self.combine(*run, args, role),
+            Op::Alu(run, args) if role.is_pair() => {
+                self.combine(*run, args, role)?;
+                if matches!(self.values.get(&args.d), Some((Value::Sum(_), _))) {
+                    self.rest.push(op.clone());
+                }
+                Some(())
+            }
             Op::Load(access) => self.load(access),
             Op::Store(access) => self.store(access),
             Op::Compare(compare) if role == Role::Below => {
@@ -156,6 +191,7 @@ impl Body {
                 let [limit] = limit[..] else { return None };
                 let sum = self.sum_number(left);
                 let fresh = self.bound.replace((compare.p, sum, limit)).is_none();
+                self.rest.push(op.clone());
                 (plain && fresh).then_some(())
             }
             Op::Nop => Some(()),
@@ -362,69 +398,6 @@ impl Body {
             || self.values.contains_key(&slot)
             || self.values.contains_key(&(slot + 1))
     }
-}
-
-/// Cuts an iteration into parts that share no rows.
-fn strips(loads: Vec<Span>, pairs: Vec<Pair>, stores: Vec<Span>) -> Vec<Strip> {
-    // All loads have as many rows, one behind the other.
-    let load_at = |row: usize| row / loads[0].rows;
-    // The number of each load's part. Those that are combined come into one.
-    let mut parts: Vec<usize> = (0..loads.len()).collect();
-    for pair in &pairs {
-        let [a, b] = [pair.a, pair.b].map(|row| parts[load_at(row)]);
-        let (into, from) = (a.min(b), a.max(b));
-        parts.iter_mut().filter(|part| **part == from).for_each(|part| *part = into);
-    }
-    let mut strips: Vec<Strip> = vec![Strip::default(); loads.len()];
-    let part_of = |row: usize| parts[load_at(row)];
-    for pair in pairs {
-        strips[part_of(pair.to)].pairs.push(pair);
-    }
-    for store in stores {
-        strips[part_of(store.row)].stores.push(store);
-    }
-    for (load, part) in loads.iter().zip(&parts) {
-        strips[*part].loads.push(load.clone());
-    }
-    let mut whole: Vec<Strip> = Vec::new();
-    for strip in strips.into_iter().filter(|strip| !strip.loads.is_empty()) {
-        match whole.last_mut() {
-            Some(last) if rows(last) + rows(&strip) <= STRIP_ROWS_MAX => {
-                last.loads.extend(strip.loads);
-                last.pairs.extend(strip.pairs);
-                last.stores.extend(strip.stores);
-            }
-            _ => whole.push(strip),
-        }
-    }
-    for strip in &mut whole {
-        strip.loads = joined(std::mem::take(&mut strip.loads));
-        strip.stores = joined(std::mem::take(&mut strip.stores));
-    }
-    whole
-}
-
-/// Rows that a strip loads.
-fn rows(strip: &Strip) -> usize {
-    strip.loads.iter().map(|load| load.rows).sum()
-}
-
-/// Spans that follow one another, in memory as in cargo, become one.
-fn joined(spans: Vec<Span>) -> Vec<Span> {
-    let mut joined: Vec<Span> = Vec::new();
-    for span in spans {
-        match joined.last_mut() {
-            Some(last)
-                if last.sum == span.sum
-                    && last.row + last.rows == span.row
-                    && last.offset + (last.rows * size_of::<Row>()) as u64 == span.offset =>
-            {
-                last.rows += span.rows;
-            }
-            _ => joined.push(span),
-        }
-    }
-    joined
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Moves from memory to memory that touch no register.
 
-use super::program::{Access, Pair, Space, Transit};
+use super::program::{Access, Space, Transit};
 use super::registers::{Args, FULL, LANES, Row};
+use super::swept::Pair;
 use super::warp::{Context, Warp};
 use crate::decode::fuse::ACCESSES_MAX;
 use crate::kernel::Clock;

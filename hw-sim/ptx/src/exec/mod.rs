@@ -41,6 +41,7 @@ pub mod shared;
 pub mod special;
 mod strides;
 mod sweep;
+pub mod swept;
 pub mod tensor_copy;
 mod uniform;
 pub mod video;

@@ -1,7 +1,9 @@
-//! Runs loops over memory, all but their last iteration, without looking at single instructions.
+//! Runs loops over memory, all but their last iteration, without looking at single instructions;
+//! and of that one all but its sums where nobody reads what it loaded.
 
-use super::program::{Space, Span, Strip, Sum, Sweep};
-use super::registers::{LANES, Row};
+use super::program::{Op, Space};
+use super::registers::{FULL, LANES, Row};
+use super::swept::{PlainCopy, Span, Strip, Sum, Sweep};
 use super::warp::{Context, Warp};
 use crate::kernel::Clock;
 use crate::memory::{Memory, Order, Scope, Strength};
@@ -27,29 +29,76 @@ const LANE_NUMBERS: [u64; LANES] = {
 /// The loops' accesses are weak, all of them.
 const WEAK: Strength = Strength { order: Order::Weak, scope: Scope::System };
 
+/// How far a sweep came.
+pub(super) struct Swept {
+    /// Instructions' worth of the budget.
+    pub cost: u64,
+    /// All that the loop moves is moved: its branch back is next.
+    pub has_moved_all: bool,
+}
+
 impl Warp {
     /// Runs iterations until one is left, or `budget` instructions' worth of them, or something
-    /// stands in the way that the plain instructions will meet. Says how much of the budget is
-    /// used. The loop then goes on at its head, as if the iterations had run one by one.
+    /// stands in the way that the plain instructions will meet. The loop then goes on at its head,
+    /// or at its branch, as if the iterations had run one by one.
     pub(super) fn sweep<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
         sweep: &Sweep,
         budget: u64,
-    ) -> u64 {
+    ) -> Swept {
+        let mut swept = Swept { cost: 0, has_moved_all: false };
         let bytes: usize = sweep.spans().map(span_bytes).sum();
         let cost = (bytes / BYTES_FOR_ONE).max(1) as u64;
-        let wanted = self.iterations_but_last(sweep).min(budget / cost);
+        // All lanes make the one behind these, too, which may be their last.
+        let certain = self.iterations_but_last(sweep);
+        let wanted = (certain + u64::from(sweep.rest.is_some())).min(budget / cost);
         if wanted == 0 {
-            return 0;
+            return swept;
         }
-        let Some(mut places) = self.places(sweep) else { return 0 };
-        if !strips_are_apart(sweep, &places, wanted) {
-            return 0;
-        }
+        let Some(places) = self.places(sweep) else { return swept };
         if sweep.counters.iter().any(|(_, steps)| self.step(steps).is_none()) {
-            return 0;
+            return swept;
         }
+        let done = match &sweep.copy {
+            Some(copy) if are_ranges_apart(copy, &places, wanted) => {
+                self.copy_rows(context, sweep, copy, &places, wanted)
+            }
+            _ if strips_are_apart(sweep, &places, wanted) => {
+                self.carry_strips(context, sweep, places, wanted)
+            }
+            _ => 0,
+        };
+        swept.has_moved_all = done > certain;
+        let ended = done.min(certain);
+        for (slot, steps) in &sweep.counters {
+            let step = self.step(steps).unwrap_or(0).wrapping_mul(ended);
+            for lane in self.registers.get_mut::<u64>(*slot) {
+                *lane = lane.wrapping_add(step);
+            }
+        }
+        for op in sweep.rest.iter().flatten().filter(|_| swept.has_moved_all) {
+            match op {
+                Op::Alu(run, args) => run(&mut self.registers, args, FULL),
+                Op::Compare(compare) => self.compare(compare, FULL),
+                other => unreachable!("no {other:?} is left of a loop's body"),
+            }
+        }
+        if done > 0 {
+            self.watch.clear();
+        }
+        swept.cost = done * cost;
+        swept
+    }
+
+    /// Runs iterations whose parts go through the cargo rows. Gives how many it could.
+    fn carry_strips<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        sweep: &Sweep,
+        mut places: Places,
+        wanted: u64,
+    ) -> u64 {
         let mut done = 0;
         while done < wanted
             && sweep.strips.iter().all(|strip| self.carry_strip(context, sweep, strip, &places))
@@ -59,16 +108,46 @@ impl Warp {
             }
             done += 1;
         }
-        for (slot, steps) in &sweep.counters {
-            let step = self.step(steps).unwrap_or(0).wrapping_mul(done);
-            for lane in self.registers.get_mut::<u64>(*slot) {
-                *lane = lane.wrapping_add(step);
+        done
+    }
+
+    /// Runs iterations that copy: all of them at once where they lie behind one another. Gives how
+    /// many it could.
+    fn copy_rows<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        sweep: &Sweep,
+        copy: &PlainCopy,
+        places: &Places,
+        wanted: u64,
+    ) -> u64 {
+        let [(from, from_step), (to, to_step)] = [copy.from, copy.to].map(|(sum, offset)| {
+            let (place, step) = places[sum];
+            (place.wrapping_add(offset), step)
+        });
+        let (memory, cursor) = (context.memory, &mut *context.cursor);
+        let (bytes, word) = (copy.bytes, sweep.word_bytes);
+        if (from_step, to_step) == (bytes as u64, bytes as u64) {
+            let all = memory.copy(cursor, to, from, bytes * wanted as usize, word);
+            return if all.is_ok() { wanted } else { 0 };
+        }
+        let places_of = |turn: u64| {
+            let [from_way, to_way] = [from_step, to_step].map(|step| step.wrapping_mul(turn));
+            (from.wrapping_add(from_way), to.wrapping_add(to_way))
+        };
+        let mut done = 0;
+        while done < wanted {
+            // A processor's own prefetcher does not see that far: other warps' rows lie between.
+            let (next_from, next_to) = places_of(done + 1);
+            memory.expect(next_from, bytes);
+            memory.expect(next_to, bytes);
+            let (from, to) = places_of(done);
+            if memory.copy(cursor, to, from, bytes, word).is_err() {
+                break;
             }
+            done += 1;
         }
-        if done > 0 {
-            self.watch.clear();
-        }
-        done * cost
+        done
     }
 
     /// How many iterations all lanes are sure to make before their last one.
@@ -186,16 +265,32 @@ fn strips_are_apart(sweep: &Sweep, places: &Places, iterations: u64) -> bool {
     })
 }
 
+/// May iterations of a copy be done all at once? None may load what another one stores.
+fn are_ranges_apart(copy: &PlainCopy, places: &Places, iterations: u64) -> bool {
+    let [from, to] =
+        [copy.from, copy.to].map(|place| range(place, copy.bytes as u64, places, iterations));
+    matches!((from, to), (Some(a), Some(b)) if a.end <= b.start || b.end <= a.start)
+}
+
+/// The bytes that so many iterations access.
+fn range(
+    (sum, offset): (usize, u64),
+    bytes: u64,
+    places: &Places,
+    iterations: u64,
+) -> Option<std::ops::Range<u64>> {
+    let (place, step) = places[sum];
+    let start = place.wrapping_add(offset);
+    let way = step.checked_mul(iterations - 1)?;
+    Some(start..start.checked_add(way)?.checked_add(bytes)?)
+}
+
 /// Have two spans no byte in common, in each of so many iterations?
 fn are_apart(a: &Span, b: &Span, places: &Places, iterations: u64) -> bool {
     // What moves alike keeps its distance. Of other spans all iterations are compared at once.
     let turns = if places[a.sum].1 == places[b.sum].1 { 1 } else { iterations };
-    let range = |span: &Span| {
-        let (place, step) = places[span.sum];
-        let start = place.wrapping_add(span.offset);
-        let way = step.checked_mul(turns - 1)?;
-        Some(start..start.checked_add(way)?.checked_add(span_bytes(span) as u64)?)
-    };
+    let range =
+        |span: &Span| range((span.sum, span.offset), span_bytes(span) as u64, places, turns);
     match (range(a), range(b)) {
         (Some(a), Some(b)) => a.end <= b.start || b.end <= a.start,
         _ => false,

@@ -335,7 +335,12 @@ impl Warp {
                 }
                 Op::Sweep(sweep) => {
                     if active == FULL && !M::BY_THREAD {
-                        left -= self.sweep(context, sweep, left);
+                        let swept = self.sweep(context, sweep, left);
+                        left -= swept.cost;
+                        if swept.has_moved_all {
+                            pc += sweep.length;
+                            continue;
+                        }
                     }
                     self.begin(context, &sweep.first, active).map_err(|trouble| (trouble, pc))?;
                     pc += 1;
@@ -381,7 +386,7 @@ impl Warp {
 
     /// `setp`.
     #[inline(always)]
-    fn compare(&mut self, compare: &super::program::Compare, active: u32) {
+    pub(super) fn compare(&mut self, compare: &super::program::Compare, active: u32) {
         let bits = (compare.test)(&self.registers, (compare.a, compare.b), active);
         let (p, q) = match compare.combine {
             None => (bits, !bits),

@@ -30,7 +30,12 @@ fn both(prologue: &str, body: &str, after: &str) -> [Result<Vec<u8>, String>; 2]
 }
 
 fn same(what: &str, prologue: &str, body: &str) {
-    let [swept, plain] = both(prologue, body, "");
+    same_after(what, prologue, body, "");
+}
+
+/// As `same`, with what stands behind the loop.
+fn same_after(what: &str, prologue: &str, body: &str, after: &str) {
+    let [swept, plain] = both(prologue, body, after);
     let (swept, plain) = (swept.expect(what), plain.expect(what));
     let differs = swept.iter().zip(&plain).position(|(a, b)| a != b);
     assert_eq!(differs, None, "{what}: first byte that differs");
@@ -134,6 +139,61 @@ fn parts_of_an_iteration_that_meet_keep_their_order() {
     ] {
         same(what, tiles, &format!("{loads}{}{}", stores(order, apart, from), on(step)));
     }
+}
+
+/// Each warp has 8 KiB of its own, of which an iteration copies so many vectors of each lane.
+fn rows(vectors: usize, to: usize) -> (String, String) {
+    let names = |first: usize| {
+        let names: Vec<_> = (first..first + 4).map(|number| format!("%r{number}")).collect();
+        names.join(",")
+    };
+    let accesses: [String; 2] = [
+        (0..vectors)
+            .map(|n| format!("ld.global.v4.u32 {{{}}}, [%d2+{}];\n", names(1 + 4 * n), 512 * n))
+            .collect(),
+        (0..vectors)
+            .map(|n| {
+                format!("st.global.v4.u32 [%d2+{}], {{{}}};\n", to + 512 * n, names(1 + 4 * n))
+            })
+            .collect(),
+    ];
+    let step = 512 * vectors;
+    let prologue = "shr.u64 %d3, %o8, 8;\nmul.lo.u64 %d4, %d3, 256;\nsub.s64 %d4, %o8, %d4;\n\
+                    shl.b64 %d4, %d4, 1;\nmul.lo.u64 %d3, %d3, 8192;\nmov.u64 %d0, 0;\n\
+                    mov.u64 %d1, 8192;\nadd.s64 %d2, %base, %d3;\nadd.s64 %d2, %d2, %d4;\n";
+    let body = format!(
+        "{}{}add.s64 %d2, %d2, {step};\nadd.s64 %d0, %d0, {step};\n",
+        accesses[0], accesses[1]
+    );
+    (prologue.to_string(), body)
+}
+
+/// If this fails, a row that is copied at once is not the row that the iterations copy.
+#[test]
+fn rows_that_lie_in_one_piece_are_copied_alike() {
+    for vectors in [1, 2, 4] {
+        for to in [131_072, 65536, 8192, 4096, 2048, 1024, 512, 256, 16] {
+            let (prologue, body) = rows(vectors, to);
+            // Warps that copy over the rows of others take turns, in the same order either way.
+            same(&format!("{vectors} vectors, {to} bytes further"), &prologue, &body);
+        }
+    }
+}
+
+/// If this fails, what a loop leaves in its registers is missing where somebody reads it.
+#[test]
+fn what_was_loaded_last_can_be_read_behind_the_loop() {
+    let (prologue, body) = rows(2, 131_072);
+    let after = format!(
+        "add.u32 %r1, %r1, %r8;\nst.global.u32 [%d31+{}], %r1;\n\
+         selp.b32 %r1, 3, 4, %p0;\nst.global.u32 [%d31+{}], %r1;\n",
+        REGISTERS + 16,
+        REGISTERS + 20
+    );
+    same_after("a sum of what was loaded last", &prologue, &body, &after);
+    let predicate =
+        format!("selp.b32 %r20, 3, 4, %p0;\nst.global.u32 [%d31+{}], %r20;\n", REGISTERS + 16);
+    same_after("the predicate", &prologue, &body, &predicate);
 }
 
 /// If this fails, a loop whose lanes end at different times, or whose lanes are not side by side,
