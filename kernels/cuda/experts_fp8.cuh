@@ -12,9 +12,14 @@ constexpr float LARGEST_MIN = 1e-4f;
 constexpr u32 LANE_ELEMENTS = EXPERTS_SCALE_ELEMENTS / WARP_THREADS;
 static_assert(LANE_ELEMENTS == 4, "a lane's bytes are one word");
 
+// Scales of a row. The last one may be of fewer elements.
+RINGDOVE_INLINE u32 scale_blocks(const ExpertsGroup& group) {
+    return (group.hidden + EXPERTS_SCALE_ELEMENTS - 1) / EXPERTS_SCALE_ELEMENTS;
+}
+
 // Bytes of a row's scales, as callers hold them.
 RINGDOVE_INLINE u32 scales_bytes(const ExpertsGroup& group) {
-    const u32 blocks = group.hidden / EXPERTS_SCALE_ELEMENTS;
+    const u32 blocks = scale_blocks(group);
     return group.scales == EXPERTS_F32_SCALES ? 4 * blocks : blocks;
 }
 
@@ -48,12 +53,16 @@ RINGDOVE_INLINE void load_elements(DataType type, u64 address, float (&values)[4
 RINGDOVE_INLINE void quantise_row(const ExpertsGroup& group, u64 at, u64 token, u32 lane) {
     const DataType type = static_cast<DataType>(group.data_type);
     const u32 element = type == DataType::F32 ? 4 : 2;
-    const u32 blocks = group.hidden / EXPERTS_SCALE_ELEMENTS;
+    const u32 blocks = scale_blocks(group);
 #pragma unroll 1
     for (u32 block = 0; block < blocks; ++block) {
         const u32 first = block * EXPERTS_SCALE_ELEMENTS + lane * LANE_ELEMENTS;
-        float values[4];
-        load_elements(type, token + u64(first) * element, values);
+        // A row is a multiple of 16 elements: a lane has all of its four, or none.
+        const bool has_elements = first < group.hidden;
+        float values[4] = {0, 0, 0, 0};
+        if (has_elements) {
+            load_elements(type, token + u64(first) * element, values);
+        }
         float largest = LARGEST_MIN;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
@@ -81,7 +90,9 @@ RINGDOVE_INLINE void quantise_row(const ExpertsGroup& group, u64 at, u64 token, 
         for (u32 i = 0; i < 4; ++i) {
             word |= E4M3Format::round(values[i] / scale) << (8 * i);
         }
-        ptx::store<u32>(at + first, word);
+        if (has_elements) {
+            ptx::store<u32>(at + first, word);
+        }
     }
 }
 

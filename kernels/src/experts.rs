@@ -39,9 +39,10 @@ pub const EXPERTS_QUANTISE: u32 = 8;
 
 /// Rows are of the type of the combine.
 pub const EXPERTS_NO_SCALES: u32 = 0;
-/// An f32 for each 128 elements.
+/// An f32 for each 128 elements; the last may be of fewer.
 pub const EXPERTS_F32_SCALES: u32 = 1;
-/// A byte for each 128 elements: the exponent of a power of two, as f32 has it.
+/// A byte for each 128 elements, the last of perhaps fewer: the exponent of a power of two, as f32
+/// has it.
 pub const EXPERTS_UE8M0_SCALES: u32 = 2;
 /// Elements that share a scale.
 pub const EXPERTS_SCALE_ELEMENTS: u32 = 128;

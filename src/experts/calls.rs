@@ -33,7 +33,7 @@ impl Index for i64 {
     const IS_WIDE: bool = true;
 }
 
-/// The scales of tokens that are e4m3, `hidden / 128` for each.
+/// The scales of tokens that are e4m3, `hidden / 128` for each, rounded up.
 #[derive(Clone, Copy)]
 pub enum ScaleBuffer<'a> {
     /// For [`Scales::F32`].

@@ -130,7 +130,8 @@ pub struct Config {
     /// f32, f16 or bf16: the type of tokens, and of the rows of a combine.
     pub data_type: DataType,
     /// Rows of a dispatch are e4m3 with scales; the caller or the kernel quantises. `hidden` is
-    /// then a multiple of [`SCALE_ELEMENTS`].
+    /// then a multiple of 16. Its last scale is of fewer than [`SCALE_ELEMENTS`] elements where
+    /// they do not divide it.
     pub fp8: Option<Scales>,
     /// How often a token crosses.
     pub mode: Mode,
@@ -195,7 +196,7 @@ impl Config {
 
     /// Scales of a token, where there are any.
     pub(super) fn scale_count(&self) -> u64 {
-        u64::from(self.hidden / SCALE_ELEMENTS)
+        u64::from(self.hidden.div_ceil(SCALE_ELEMENTS))
     }
 
     /// Rows of a dispatch's output on each of `ranks` ranks. In low-latency mode each local expert

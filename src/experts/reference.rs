@@ -182,10 +182,11 @@ pub fn combined(
     sums.fold(0.0, |sum, term| sum + term)
 }
 
-/// A token as e4m3, and its scales as f32: each block's largest magnitude, 1e-4 at least, over 448;
+/// A token as e4m3, and its scales as f32, of blocks of 128 elements, the last of perhaps fewer: a
+/// block's largest magnitude, 1e-4 at least, over 448;
 /// for [`Scales::Ue8m0`] the next power of two. A value is divided by the scale in f32.
 pub fn quantised(token: &[f32], scales: Scales) -> (Vec<F8E4M3>, Vec<f32>) {
-    let blocks = token.chunks_exact(SCALE_ELEMENTS as usize);
+    let blocks = token.chunks(SCALE_ELEMENTS as usize);
     let scale = |block: &[f32]| {
         let exact = block.iter().fold(1e-4_f32, |largest, value| largest.max(value.abs())) / 448.0;
         match scales {

@@ -1,7 +1,7 @@
 //! The memory that follows from what a group is made for: parts of its window, and their sizes.
 
 use super::config::VECTOR_BYTES;
-use super::config::{Config, EXPERTS_MAX, Mode, OnLoss, SCALE_ELEMENTS, Scales, TOP_K_MAX};
+use super::config::{Config, EXPERTS_MAX, Mode, OnLoss, Scales, TOP_K_MAX};
 use crate::error::{Error, Result};
 use ringdove_kernels::descriptor::OFFSET_MAX;
 use ringdove_kernels::element::DataType;
@@ -244,8 +244,8 @@ impl Config {
         let bytes = u64::from(hidden) * data_type.size_bytes() as u64;
         let fits = bytes > 0 && bytes.is_multiple_of(VECTOR_BYTES) && bytes <= 1 << 30;
         is("bytes of a token", fits, "a multiple of 16, at most 2^30", bytes)?;
-        let fits = self.fp8.is_none() || hidden.is_multiple_of(SCALE_ELEMENTS);
-        is("elements of a token", fits, "a multiple of 128, for fp8", hidden.into())?;
+        let fits = self.fp8.is_none() || u64::from(hidden).is_multiple_of(VECTOR_BYTES);
+        is("elements of a token", fits, "a multiple of 16, for fp8", hidden.into())?;
         is("tokens of a rank", tokens_max > 0, "1 at least", 0)?;
         is("alignment", alignment > 0, "1 at least", 0)
     }

@@ -92,7 +92,7 @@ enum ScaleSlice {
 
 impl Fp8Rows {
     fn new(rows: usize, config: &Config, form: Scales, stream: &CudaStreamRef) -> Made<Self> {
-        let scales = rows * (config.hidden / SCALE_ELEMENTS) as usize;
+        let scales = rows * config.hidden.div_ceil(SCALE_ELEMENTS) as usize;
         let scales = match form {
             Scales::F32 => ScaleSlice::F32(stream.alloc_zeros(scales)?),
             Scales::Ue8m0 => ScaleSlice::Ue8m0(stream.alloc_zeros(scales)?),
@@ -303,7 +303,7 @@ impl<'c, T: Value> Rank<'c, T> {
             return Ok(wrong);
         };
         let (rows, scales) = fp8.read(&self.stream)?;
-        let blocks = hidden / SCALE_ELEMENTS as usize;
+        let blocks = hidden.div_ceil(SCALE_ELEMENTS as usize);
         for row in routing.rows(self.number) {
             let token: Vec<f32> = (0..hidden).map(|at| value(row.source, row.token, at)).collect();
             let expected = quantised(&token, form);
