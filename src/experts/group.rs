@@ -350,7 +350,7 @@ impl<'c> Workspace<'c> {
     pub fn open(self) -> Result<Group<'c>> {
         let Self { communicator, sizes, placement, window } = self;
         let context = communicator.context();
-        let handle = communicator.device_handle(&[window])?;
+        let handle = communicator.device_handle_by_stores(&[window])?;
         let memory = DeviceMemory::zeroed(context, Tables::of(&sizes).end)?;
         memory.write(0, &group_image(&sizes, &placement, handle.address(), memory.address()))?;
         Ok(Group {

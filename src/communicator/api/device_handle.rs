@@ -51,7 +51,25 @@ impl Communicator {
     /// not reach each other's GPU memory; for a registration that was taken back; where there are
     /// too many routes. As [`Communicator::register`] where ranks have not registered the same.
     pub fn device_handle(&self, windows: &[Registration]) -> Result<DeviceHandle<'_>> {
-        let memory = call::device_handle(&self.connected, windows)?;
+        self.device_handle_for(windows, call::Rings::Anytime)
+    }
+
+    /// As [`device_handle`](Self::device_handle), for kernels of the library that ring the doorbell
+    /// for peers alone whose windows stores do not reach: without such peers the engine rests as if
+    /// there were no handle.
+    pub(crate) fn device_handle_by_stores(
+        &self,
+        windows: &[Registration],
+    ) -> Result<DeviceHandle<'_>> {
+        self.device_handle_for(windows, call::Rings::WhereNoStoresReach)
+    }
+
+    fn device_handle_for(
+        &self,
+        windows: &[Registration],
+        rings: call::Rings,
+    ) -> Result<DeviceHandle<'_>> {
+        let memory = call::device_handle(&self.connected, windows, rings)?;
         Ok(DeviceHandle { memory, communicator: PhantomData })
     }
 }

@@ -91,7 +91,7 @@ impl Communicator {
 
     /// The device handle with one window; see [`Communicator::device_handle`].
     pub(crate) fn open_window(&self, window: Registration) -> Result<DeviceMemory> {
-        call::device_handle(&self.connected, &[window])
+        call::device_handle(&self.connected, &[window], call::Rings::Anytime)
     }
 
     /// Device address of the `DeviceCommunicator`.

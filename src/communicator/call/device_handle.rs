@@ -8,6 +8,15 @@ use crate::id::{Rank, Registration};
 use crate::plan::{Lane, LaneEnd, LaneKind, PortResolver, Side};
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 
+/// When the kernels that are given a handle ring the doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::communicator) enum Rings {
+    /// Whenever their author likes.
+    Anytime,
+    /// For peers alone whose windows stores do not reach.
+    WhereNoStoresReach,
+}
+
 /// Writes a [`DeviceHandle`] and its tables to the device; gives the memory, which begins with the
 /// handle.
 ///
@@ -16,6 +25,7 @@ use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 pub(in crate::communicator) fn device_handle(
     rank: &ConnectedRank,
     windows: &[Registration],
+    rings: Rings,
 ) -> Result<DeviceMemory> {
     rank.check()?;
     let process = &rank.process;
@@ -70,8 +80,11 @@ pub(in crate::communicator) fn device_handle(
     };
     let tables = parts.concat();
     memory.write(0, &[bytemuck::bytes_of(&handle), &tables[..]].concat())?;
-    launcher.expect_user_kernels();
-    rank.engine().announce(launcher.announced());
+    // An engine that expects nobody rests, and leaves its processor to others.
+    if rings == Rings::Anytime || reached.contains(&0) {
+        launcher.expect_user_kernels();
+        rank.engine().announce(launcher.announced());
+    }
     Ok(memory)
 }
 

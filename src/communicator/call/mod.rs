@@ -32,7 +32,7 @@ mod resident;
 mod windows;
 
 pub(super) use check::capture;
-pub(super) use device_handle::device_handle;
+pub(super) use device_handle::{Rings, device_handle};
 pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, Calls, GroupCall, Shape};
 pub(crate) use resident::ResidentCalls;
