@@ -119,6 +119,8 @@ struct Scene {
     nvlinks: CapacityGraph,
     /// The GPUs of a node, as ranks tell each other of them.
     gpus: Vec<RankGpu>,
+    /// Pairs of GPUs of a node that do not reach each other's memory.
+    apart: Vec<[usize; 2]>,
     /// Packed trees by the number of ranks.
     forests: Mutex<HashMap<u32, Option<Arc<Forest>>>>,
 }
@@ -137,8 +139,12 @@ impl Scene {
         let budget = OpsBudget::new(common.ops_max);
         let adapter = common.adapter.unwrap_or(profile.links.adapter.gb_per_s());
         let gpus = machine::rank_gpus(description, adapter);
+        let apart = (0..description.gpus.len())
+            .flat_map(|a| (0..a).map(move |b| [b, a]))
+            .filter(|[a, b]| !description.peer_access(*a, *b))
+            .collect();
         let forests = Mutex::default();
-        Ok(Self { machine, profile, budget, joined_gpus, nvlinks, gpus, forests })
+        Ok(Self { machine, profile, budget, joined_gpus, nvlinks, gpus, apart, forests })
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {

@@ -146,7 +146,9 @@ impl ExpertsArguments {
         if self.ranks.is_empty() {
             let doubled = |ranks: &u32| ranks.checked_mul(2);
             let sizes = std::iter::successors(Some(node), doubled);
-            return Ok(sizes.take_while(|ranks| *ranks <= all).collect());
+            let sizes: Vec<u32> = sizes.take_while(|ranks| *ranks <= all).collect();
+            self.check_reach(scene, &sizes)?;
+            return Ok(sizes);
         }
         for ranks in &self.ranks {
             let is_even = *ranks <= node || ranks.is_multiple_of(node);
@@ -159,7 +161,23 @@ impl ExpertsArguments {
                 });
             }
         }
+        self.check_reach(scene, &self.ranks)?;
         Ok(self.ranks.clone())
+    }
+
+    /// The library refuses groups of GPUs whose messages go through host memory. Device engines
+    /// reach all memory.
+    fn check_reach(&self, scene: &Scene, ranks: &[u32]) -> Result<(), PredictError> {
+        let most = ranks.iter().copied().max().unwrap_or(0) as usize;
+        let is_in = |pair: &&[usize; 2]| pair.iter().all(|gpu| *gpu < most);
+        match scene.apart.iter().find(is_in) {
+            Some([a, b]) if self.engine.0 == Engine::Proxy => Err(PredictError::Flag {
+                flag: "--ranks",
+                expected: "GPUs of a node that reach each other's memory, as a group needs".into(),
+                seen: format!("GPUs {a} and {b} of {}", scene.machine.name()),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn row(&self, scene: &Scene, ranks: u32) -> Result<Row, PredictError> {
@@ -195,9 +213,10 @@ pub(super) fn predict(arguments: &ExpertsArguments) -> Result<ExitCode, Error> {
         return Err(PredictError::Flag { flag: "--engine", expected, seen }.into());
     }
     let scene = Scene::new(&common)?;
+    let ranks = arguments.ranks(&scene)?;
     print(&header(&scene, arguments))?;
     let mut rows = Vec::new();
-    for ranks in arguments.ranks(&scene)? {
+    for ranks in ranks {
         let row = arguments.row(&scene, ranks)?;
         print(&line(&row))?;
         rows.push(row);

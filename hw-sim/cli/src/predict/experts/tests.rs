@@ -21,6 +21,21 @@ fn rows(text: &str) -> Vec<Row> {
     ranks.into_iter().map(|ranks| arguments.row(&scene, ranks).expect("a row")).collect()
 }
 
+/// If this fails, a group is modelled that the library refuses, or one refused that it takes.
+#[test]
+fn groups_that_do_not_reach_each_other_are_refused() {
+    let ranks = |text: &str| {
+        let arguments = arguments(text);
+        let scene = Scene::new(&arguments.common()).expect("machine and profile");
+        arguments.ranks(&scene).map_err(|error| error.to_string())
+    };
+    let refused = ranks("-m dgx1v -g 8 --nodes 1").expect_err("pairs go through the host");
+    assert!(refused.contains("GPUs 1 and 4 of dgx1v"), "{refused}");
+    assert!(ranks("-m dgx1v --nodes 1").is_err());
+    assert_eq!(ranks("-m dgx1v -g 2,4 --nodes 1"), Ok(vec![2, 4]));
+    assert_eq!(ranks("-m dgx1v -g 8 --nodes 1 --engine device"), Ok(vec![8]));
+}
+
 /// If this fails, parts that run side by side are added up, or those in turn are not.
 #[test]
 fn parts_are_in_turn_or_beside_one_another() {
