@@ -6,9 +6,10 @@ mod tree;
 use crate::serve;
 use clap::Args;
 use fuse::Mounted;
-use fuser::{Config, MountOption};
+use fuser::{Config, MountOption, Session};
 use ringdove::Settings;
 use ringdove::serve::{Client, Role};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tree::Tree;
@@ -70,8 +71,33 @@ fn mount(arguments: &Arguments) -> Result<(), String> {
         MountOption::NoExec,
     ];
     let folder = arguments.folder.display();
-    // When it is dropped, the client leaves the job.
-    fuser::mount(mounted, &arguments.folder, &options).map_err(|error| {
+    let session = Session::new(mounted, &arguments.folder, &options).map_err(|error| {
         format!("mounting on {folder}: {error}; an empty folder of yours, and root or fusermount3")
+    })?;
+    // When it is dropped, the client leaves the job.
+    how_it_ended(session.run()).map_err(|error| format!("serving {folder}: {error}"))
+}
+
+/// How a mount ended: without an error also where the kernel took the connection away in the
+/// moment in which the next request was read, which reads as `ECONNABORTED` (`ENODEV`, the
+/// usual end, is none for `fuser`). What had been answered before is with the servers.
+fn how_it_ended(outcome: io::Result<()>) -> io::Result<()> {
+    outcome.or_else(|error| match error.kind() {
+        io::ErrorKind::ConnectionAborted => Ok(()),
+        _ => Err(error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_the_kernel_took_away_is_an_end_without_an_error() {
+        let end = |kind: io::ErrorKind| how_it_ended(Err(kind.into()));
+        assert!(how_it_ended(Ok(())).is_ok());
+        assert!(end(io::ErrorKind::ConnectionAborted).is_ok());
+        let other = end(io::ErrorKind::BrokenPipe).unwrap_err();
+        assert_eq!(other.kind(), io::ErrorKind::BrokenPipe);
+    }
 }
