@@ -31,7 +31,7 @@ struct Refusal {
 
 // What all threads do after a barrier.
 enum class Task : u32 {
-    // Nothing: thread 0 needed the barrier, to be sure of their data.
+    // Nothing: thread 0 needs the barrier, to be sure of their data.
     Settle,
     // One pass over memory: one op.
     Move,
@@ -55,6 +55,8 @@ struct Work {
     Task task;
     // Threads from this one on have no part in it.
     u32 threads;
+    // The op behind it needs the data: all threads meet at a barrier when they have done it.
+    bool settles;
 
     // What follows belongs to `Task::Pack` and `Task::Collect`.
 

@@ -3,8 +3,9 @@
 // Thread 0 walks the program alone: it reads ops, waits, rings and advances. All other threads
 // stand at a barrier. For a copy or a reduction thread 0 posts the work and joins the barrier;
 // behind it everyone takes part, and all but thread 0 go to the next barrier. Thread 0 goes on with
-// the program meanwhile, but joins a barrier (`Task::Settle`) before an op that needs the data of
-// others complete. Each barrier therefore parts
+// the program meanwhile, but joins a barrier before an op that needs the data of others complete:
+// right behind the work (`Work::settles`) if that op is the next one, else later (`Task::Settle`).
+// Each barrier therefore parts
 //   * the accesses of all threads before it from the descriptors that thread 0 rings after it;
 //   * what thread 0 has waited for from the accesses that all threads make after it;
 //   * the accesses of one piece of work from those of the next.
@@ -74,6 +75,11 @@ protected:
             if (task != Task::Settle && ptx::thread_index() < work.threads) {
                 run_work(work);
             }
+            // A turn of its own would take every warp through all of the above.
+            if (work.settles) {
+                ptx::converge_warp();
+                ptx::barrier();
+            }
         }
     }
 
@@ -123,14 +129,24 @@ protected:
             const Head head = fetch(op);
             if (announces_data(head) && data_pending) {
                 data_pending = false;
+                work.settles = false;
                 return Task::Settle;
             }
-            const bool is_posted = run_op(head, work);
+            if (!is_work(head)) {
+                run_op(head);
+                if (failed == FINE) {
+                    op += sizeof(Op);
+                }
+                continue;
+            }
+            const bool is_posted = describe(head, work);
             if (failed == FINE) {
                 op += sizeof(Op);
             }
             if (is_posted) {
-                data_pending = true;
+                work.settles = failed == FINE && op != state.place.ops_end &&
+                               announces_data(fetch(op));
+                data_pending = !work.settles;
                 fence_needed = true;
                 return head.code == OpCode::Pack      ? Task::Pack
                        : head.code == OpCode::Collect ? Task::Collect
@@ -180,40 +196,46 @@ protected:
                state.ports[head.port].peer_slots != 0;
     }
 
-    // Runs one op. True: it is a piece of work, and filled in.
-    RINGDOVE_INLINE bool run_op(const Head& head, Work& work) {
+    // Does this op take all threads?
+    static RINGDOVE_INLINE bool is_work(const Head& head) {
+        return head.code == OpCode::Copy || head.code == OpCode::Reduce ||
+               head.code == OpCode::Pack || head.code == OpCode::Collect;
+    }
+
+    // Fills in the work of an op. False: there is none.
+    RINGDOVE_INLINE bool describe(const Head& head, Work& work) {
+        return head.code == OpCode::Pack      ? describe_pack(head, work)
+               : head.code == OpCode::Collect ? describe_collect(head, work)
+                                              : describe_move(head, work);
+    }
+
+    // Runs an op that thread 0 does alone.
+    RINGDOVE_INLINE void run_op(const Head& head) {
         switch (head.code) {
-            case OpCode::Copy:
-            case OpCode::Reduce:
-                return describe_move(head, work);
             case OpCode::Put:
             case OpCode::Credit:
                 if (!is_stored(head) && check_port(head.port)) {
                     ring_doorbell(head);
                 }
-                return false;
+                return;
             case OpCode::WaitSignal:
             case OpCode::WaitCompletion:
                 if (check_port(head.port)) {
                     wait(head);
                 }
-                return false;
+                return;
             case OpCode::Advance:
                 if (check_port(head.port)) {
                     advance(head);
                 }
-                return false;
-            case OpCode::Pack:
-                return describe_pack(head, work);
-            case OpCode::Collect:
-                return describe_collect(head, work);
+                return;
             case OpCode::Grant:
                 if (check_port(head.port)) {
                     grant(head);
                 }
-                return false;
+                return;
             default:
-                return refuse(PlanFault::OpCode, u64(OpCode::Grant), u64(head.code));
+                refuse(PlanFault::OpCode, u64(OpCode::Grant), u64(head.code));
         }
     }
 
@@ -348,7 +370,7 @@ protected:
         Port& port = state.ports[head.port];
         u64 count = 0;
         if (head.code == OpCode::Credit) {
-            port.completion_position += 1;
+            port.completion_position += u64(fetch_value(head));
             count = port.completion_position;
         } else {
             // Each message raises one arrival.

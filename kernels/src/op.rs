@@ -109,7 +109,8 @@ pub enum OpCode {
     /// or an entry of the table of addresses that is a [`place`](crate::launch::place) of
     /// registered memory.
     Put = 3,
-    /// Ring a doorbell without data: return one credit on `port` (a receive port).
+    /// Ring a doorbell without data: return one credit on `port` (a receive port). On a lane of
+    /// stores `value` credits at once.
     Credit = 4,
     /// Wait until the port's signal has reached `position + value` (signed).
     WaitSignal = 5,

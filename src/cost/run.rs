@@ -98,7 +98,7 @@ struct Request {
     rank: u32,
     block: u32,
     bytes: u64,
-    raises: [bool; 3],
+    raises: [u32; 3],
     low_latency: bool,
 }
 
@@ -330,11 +330,13 @@ impl<'a> World<'a> {
                 self.spend(block, profile.op + f64::from(count) * bytes as f64 / rate);
             }
             Op::Put { port, source, arrival, completion, .. } => {
-                self.put(block, port, (source, bytes), [arrival, false, completion]);
+                let raises = [u32::from(arrival), 0, u32::from(completion)];
+                self.put(block, port, (source, bytes), raises);
             }
-            Op::Credit { port } | Op::Grant { port, .. } => {
-                self.ring(block, port, 0, [false, true, false]);
+            Op::Credit { port, messages } => {
+                self.ring(block, port, 0, [0, u32::from(messages), 0]);
             }
+            Op::Grant { port, .. } => self.ring(block, port, 0, [0, 1, 0]),
             Op::WaitSignal { port, value } => {
                 let position = self.blocks[block].positions[usize::from(port)].0;
                 let signal = match self.blocks[block].ports[usize::from(port)].1 {
@@ -417,7 +419,7 @@ impl<'a> World<'a> {
         block: usize,
         port: PortIndex,
         (source, bytes): (Operand, u64),
-        raises: [bool; 3],
+        raises: [u32; 3],
     ) {
         let (number, lane) = self.lane_at(block, port);
         if lane.kind == LaneKind::LowLatency {
@@ -429,7 +431,7 @@ impl<'a> World<'a> {
                 self.will_store(block, 1 << port, words, Then::Arrives(number));
                 return;
             }
-            self.ring(block, port, ll_bytes(bytes), [true, false, false]);
+            self.ring(block, port, ll_bytes(bytes), [1, 0, 0]);
             return;
         }
         let is_there = matches!(source, Operand::Slot { port: own, .. } if own == port);
@@ -438,7 +440,7 @@ impl<'a> World<'a> {
             self.will_store(block, 1 << port, data, Then::Rings(port, raises));
             return;
         }
-        if bytes > 0 || raises != [false; 3] {
+        if bytes > 0 || raises != [0; 3] {
             self.ring(block, port, bytes, raises);
         }
     }
@@ -448,7 +450,7 @@ impl<'a> World<'a> {
     }
 
     /// Asks an engine for a transfer or a signal; over lanes of stores the block raises it itself.
-    fn ring(&mut self, block: usize, port: PortIndex, bytes: u64, raises: [bool; 3]) {
+    fn ring(&mut self, block: usize, port: PortIndex, bytes: u64, raises: [u32; 3]) {
         let (number, lane) = self.lane_at(block, port);
         if lane.kind == LaneKind::Stores {
             self.spend(block, self.profile.step);
@@ -466,11 +468,11 @@ impl<'a> World<'a> {
         self.push(seen, Event::Rung(self.requests.len() - 1));
     }
 
-    fn raise_all(&mut self, lane: usize, raises: [bool; 3], there: f64, here: f64) {
+    fn raise_all(&mut self, lane: usize, raises: [u32; 3], there: f64, here: f64) {
         for (signal, at) in
             [(Signal::Arrival, there), (Signal::Credit, there), (Signal::Completion, here)]
         {
-            if raises[signal as usize] {
+            for _ in 0..raises[signal as usize] {
                 self.raise(lane, signal, at);
             }
         }

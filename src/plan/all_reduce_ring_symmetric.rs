@@ -12,7 +12,8 @@
 //!   has been at all ranks when it comes around again.
 //!
 //! A rank's buffers are its own at the end: what was pushed into them has arrived, and what was
-//! pulled from them has been credited.
+//! pulled from them has been credited. One credit at the end stands for all messages of a round:
+//! what orders a chunk's accesses is that it goes around.
 
 use super::builder::{Ring, SlotHop, Step, at, copy};
 use super::part::Part;
@@ -36,7 +37,8 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
         program.once(lend(back));
     }
     let ring = Ring { index: part.rank, size };
-    program.rounds(part.choice, Walk { part, pulls, ring, hop, ops: Vec::new() }.round());
+    let walk = Walk { part, pulls, ring, hop, read: 0, ops: Vec::new() };
+    program.rounds(part.choice, walk.round());
     if pulls {
         program.once(vec![returned]);
     }
@@ -59,6 +61,8 @@ struct Walk<'a> {
     pulls: bool,
     ring: Ring,
     hop: SlotHop,
+    /// Messages that have been waited for.
+    read: u16,
     ops: Vec<Op>,
 }
 
@@ -69,7 +73,6 @@ impl Walk<'_> {
             let range = self.arrived(&step);
             self.add(range, step.is_last);
             self.hop.sender.announce(&mut self.ops);
-            self.hop.receiver.release(&mut self.ops);
         }
         for step in self.ring.gathered(1) {
             let range = self.arrived(&step);
@@ -82,8 +85,8 @@ impl Walk<'_> {
             if !step.is_last {
                 self.hop.sender.announce(&mut self.ops);
             }
-            self.hop.receiver.release(&mut self.ops);
         }
+        self.hop.receiver.release_all(&mut self.ops, self.read);
         self.hop.advance(&mut self.ops);
         self.ops
     }
@@ -102,7 +105,8 @@ impl Walk<'_> {
 
     /// Waits for the previous rank's message of a step, and says which chunk it is about.
     fn arrived(&mut self, step: &Step) -> Range {
-        self.hop.receiver.wait(&mut self.ops);
+        self.hop.receiver.wait_ahead(&mut self.ops, u32::from(self.read));
+        self.read += 1;
         self.part.range(step.part, 1)
     }
 

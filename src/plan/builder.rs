@@ -81,7 +81,9 @@ impl BlockProgram {
         let lane = |from, to| Lane { from, to, index, kind };
         let send = self.port(lane(own, to), Side::Send);
         let receive = self.port(lane(from, own), Side::Receive);
-        SlotHop::new(send, receive, slots)
+        let mut hop = SlotHop::new(send, receive, slots);
+        hop.sender.by_stores = kind == LaneKind::Stores;
+        hop
     }
 
     /// A hop as [`hop`](Self::hop), over direct lanes.
@@ -133,11 +135,14 @@ pub(super) struct SlotSender {
     forwarded: u32,
     /// Forwarded messages that the engine is known to have read.
     read: u32,
+    /// The lane is one of stores.
+    by_stores: bool,
 }
 
 impl SlotSender {
     pub(super) fn new(port: PortIndex, slot_count: u32) -> Self {
-        Self { port, slot_count, sent: 0, claimed: Cell::new(0), forwarded: 0, read: 0 }
+        let claimed = Cell::new(0);
+        Self { port, slot_count, sent: 0, claimed, forwarded: 0, read: 0, by_stores: false }
     }
 
     /// Waits until the next message's slot is free, once, and names it. The message that used the
@@ -178,9 +183,12 @@ impl SlotSender {
         self.sent += 1;
     }
 
-    /// Sends a message without data.
+    /// Sends a message without data, which takes a slot on lanes of engines alone: there it takes
+    /// what an adapter has for each slot.
     pub(super) fn announce(&mut self, ops: &mut Vec<Op>) {
-        self.claim(ops);
+        if !self.by_stores {
+            self.claim(ops);
+        }
         self.put(ops, Range { extent: 0, length: 0 });
     }
 
@@ -266,8 +274,13 @@ impl SlotReceiver {
 
     /// Returns the message's slot to the sender.
     pub(super) fn release(&mut self, ops: &mut Vec<Op>) {
-        ops.push(Op::Credit { port: self.port });
-        self.received += 1;
+        self.release_all(ops, 1);
+    }
+
+    /// Returns the slots of so many messages at once.
+    pub(super) fn release_all(&mut self, ops: &mut Vec<Op>, messages: u16) {
+        ops.push(Op::Credit { port: self.port, messages });
+        self.received += u32::from(messages);
     }
 
     /// Ends the round.
@@ -437,7 +450,7 @@ impl DirectReceiver {
 
     /// At the start of a launch: this rank's output may be written from now on.
     pub(super) fn grant(&self) -> Op {
-        Op::Credit { port: self.port }
+        Op::Credit { port: self.port, messages: 1 }
     }
 
     /// Waits for the next piece.

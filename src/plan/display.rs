@@ -177,7 +177,8 @@ impl fmt::Display for Named<'_> {
                 f.write_str(if arrival { ", raise arrival" } else { "" })?;
                 f.write_str(if completion { ", raise completion" } else { "" })
             }
-            Op::Credit { port } => write!(f, "credit on {}", at(port)),
+            Op::Credit { port, messages: 1 } => write!(f, "credit on {}", at(port)),
+            Op::Credit { port, messages } => write!(f, "{messages} credits on {}", at(port)),
             Op::Grant { port, place: None } => write!(f, "grant the slots on {}", at(port)),
             Op::Grant { port, place: Some(place) } => {
                 write!(f, "grant {} on {}", self.place(Operand::Address(place)), at(port))

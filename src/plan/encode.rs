@@ -190,7 +190,7 @@ fn encode_op(op: &Op, places: &Places<'_>) -> wire::Op {
                 | flag(is_low_latency(places.ports, port), flags::LOW_LATENCY),
             ..sized(OpCode::Put, range, Some(destination), Some(source))
         },
-        Op::Credit { .. } => valued(OpCode::Credit, 0),
+        Op::Credit { messages, .. } => valued(OpCode::Credit, i64::from(messages)),
         Op::Grant { place, .. } => {
             wire::Op { a: optional(place.map(Operand::Address)), ..valued(OpCode::Grant, 0) }
         }

@@ -361,9 +361,11 @@ impl Host {
             }
             OpCode::Credit => {
                 let lane = self.port(at, op.port).lane;
-                self.events.push((lane, Event::Credit));
-                self.lanes[lane].credits += 1;
-                self.raised(lane, "credit", self.lanes[lane].credits);
+                for _ in 0..op.value {
+                    self.events.push((lane, Event::Credit));
+                    self.lanes[lane].credits += 1;
+                    self.raised(lane, "credit", self.lanes[lane].credits);
+                }
             }
             OpCode::Grant => {
                 let granted = has(&op.a).then(|| self.resolve(at, &op.a, 0));

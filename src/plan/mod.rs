@@ -526,10 +526,13 @@ pub enum Op {
         /// Raise this port's completion signal once the source may be overwritten.
         completion: bool,
     },
-    /// Return one credit (or grant) on a receive port.
+    /// Return credits (or a grant) on a receive port.
     Credit {
         /// A receive port.
         port: PortIndex,
+        /// For so many messages; for more than one on lanes of stores alone.
+        #[serde(default = "one_message", skip_serializing_if = "is_one_message")]
+        messages: u16,
     },
     /// Return the credit for the first of several messages early, and say where all of them go
     /// (R15). The credit for the second one stands for both.
@@ -566,6 +569,15 @@ pub enum Op {
     InSwitch(InSwitch),
 }
 
+fn one_message() -> u16 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one_message(messages: &u16) -> bool {
+    *messages == 1
+}
+
 impl Op {
     /// The port that the op itself names, or the first of several (operands may name others).
     pub fn port(&self) -> Option<PortIndex> {
@@ -574,7 +586,7 @@ impl Op {
             Self::Collect { first, .. } => Some(first),
             Self::Pack { port, .. }
             | Self::Put { port, .. }
-            | Self::Credit { port }
+            | Self::Credit { port, .. }
             | Self::Grant { port, .. }
             | Self::WaitSignal { port, .. }
             | Self::WaitCompletion { port, .. }

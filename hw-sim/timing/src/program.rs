@@ -430,7 +430,9 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
             decoded.value = place(&op.a) as i64;
             decoded.other = place(&op.destination);
         }
-        OpCode::WaitSignal | OpCode::WaitCompletion | OpCode::Pack => decoded.value = op.value,
+        OpCode::WaitSignal | OpCode::WaitCompletion | OpCode::Pack | OpCode::Credit => {
+            decoded.value = op.value;
+        }
         OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
         OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
         OpCode::Copy | OpCode::Reduce => {

@@ -121,7 +121,7 @@ fn puts_and_credits_on_a_lane_of_stores_are_counts_at_the_other_end() {
             ops.push(copy(there, buffer(0, u64::from(message) * 100), 100));
             ops.push(put(0, there, there, 100, flags::ARRIVAL));
             ops.push(wait_signal(1, i64::from(message) + 1));
-            ops.push(op(OpCode::Credit, 1));
+            ops.push(Op { value: 1, ..op(OpCode::Credit, 1) });
         }
         ops.extend([advance(0, 2, 0), advance(1, 2, 0)]);
         let mut arguments = rank.arguments(&PlanText::single(64, &[send, receive], &ops));

@@ -30,7 +30,7 @@ pub(super) enum Then {
     /// The words are their own arrival.
     Arrives(usize),
     /// A signal behind it.
-    Rings(PortIndex, [bool; 3]),
+    Rings(PortIndex, [u32; 3]),
 }
 
 impl<'a> World<'a> {

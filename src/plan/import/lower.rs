@@ -344,7 +344,7 @@ impl<'a> Rank<'a> {
             self.ops[block].push(Op::Put { port, destination, source, range, arrival, completion });
         }
         if let Some((port, _, freed)) = received {
-            self.ops[block].extend((0..freed).map(|_| Op::Credit { port }));
+            self.ops[block].extend((0..freed).map(|_| Op::Credit { port, messages: 1 }));
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl Decoder<'_> {
                 arrival: flag(flags::ARRIVAL),
                 completion: flag(flags::COMPLETION),
             },
-            OpCode::Credit => Op::Credit { port },
+            OpCode::Credit => Op::Credit { port, messages: value as u16 },
             OpCode::Grant => Op::Grant {
                 port,
                 place: Self::optional(&op.a).map(|place| match place {

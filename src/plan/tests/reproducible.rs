@@ -290,7 +290,7 @@ fn exchange_terms(ops: &mut [Op]) -> Option<Range> {
         [
             Op::WaitSignal { port: waited, .. },
             Op::Reduce { b: Operand::Slot { port, .. }, range, .. },
-            Op::Credit { port: released },
+            Op::Credit { port: released, .. },
         ] => (waited == port && released == port).then_some((port, range)),
         _ => None,
     };
@@ -306,7 +306,7 @@ fn exchange_terms(ops: &mut [Op]) -> Option<Range> {
     for op in ops {
         if let Op::WaitSignal { port, .. }
         | Op::Reduce { b: Operand::Slot { port, .. }, .. }
-        | Op::Credit { port } = op
+        | Op::Credit { port, .. } = op
         {
             *port = if *port == first { second } else { first };
         }

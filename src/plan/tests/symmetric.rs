@@ -184,3 +184,47 @@ fn data_goes_around_between_the_buffers_of_neighbours() {
         }
     }
 }
+
+/// A ring of three, pulling, with an edit of rank 0's round.
+fn ring_with(edit: impl Fn(&mut Vec<Op>)) -> Result<Verified, VerifyError> {
+    let (request, choice) = ring_symmetric(3, 613, true, ReduceOp::Sum);
+    let mut plan = build(&choice);
+    edit(&mut plan.ranks[0].blocks[0].segments[0].ops);
+    verify(plan, &request.promise())
+}
+
+/// If this fails, positions of lanes drift apart from launch to launch, or a plan file makes the
+/// verifier count for ever.
+#[test]
+fn one_credit_stands_for_all_messages_of_a_round() {
+    let count = |op: &Op| matches!(op, Op::Credit { messages: 4, .. });
+    ring_with(|ops| assert_eq!(ops.iter().filter(|op| count(op)).count(), 1)).unwrap();
+    for other in [0, 3, 5] {
+        let error = ring_with(|ops| {
+            for op in ops {
+                if let Op::Credit { messages, .. } = op {
+                    *messages = other;
+                }
+            }
+        });
+        let error = error.expect_err("credits for other messages").to_string();
+        let expected = match other {
+            0 => "for a message at least",
+            3 => "nothing moves any more",
+            _ => "credits",
+        };
+        assert!(error.contains(expected), "{other}: {error}");
+    }
+}
+
+/// If this fails, a rank takes its buffer for its own while its neighbour still reads it.
+#[test]
+fn what_is_pulled_is_credited_after_it_was_read() {
+    let early = ring_with(|ops| {
+        let at = ops.iter().position(|op| matches!(op, Op::Credit { .. })).unwrap();
+        let credit = ops.remove(at);
+        ops.insert(0, credit);
+    });
+    let early = early.expect_err("credits before anything was read").to_string();
+    assert!(early.contains("may still be going on"), "{early}");
+}

@@ -55,7 +55,12 @@ pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
 /// Refuses a plan that is too long to be unrolled.
 pub(super) fn check_length(plan: &Plan) -> Result<(), VerifyError> {
     let blocks = plan.ranks.iter().flat_map(|program| &program.blocks);
-    let ops = |segment: &Segment| segment.ops.len() as u64 * u64::from(segment.rounds);
+    let steps = |op: &Op| match *op {
+        Op::Credit { messages, .. } => u64::from(messages),
+        _ => 1,
+    };
+    let ops =
+        |segment: &Segment| segment.ops.iter().map(steps).sum::<u64>() * u64::from(segment.rounds);
     let unrolled: u64 = blocks.flat_map(|block| &block.segments).map(ops).sum();
     if unrolled > UNROLLED_OPS_MAX {
         let (what, expected) = ("ops in all rounds", "at most 2^26");
@@ -209,7 +214,19 @@ impl Operands<'_> {
                 self.put(op.port(), Move { destination, source, range }, raises)
             }
             Op::InSwitch(work) => Err(Reason::Planned { what: work.name() }),
-            Op::Credit { .. } => need(Side::Receive, "only a receive port returns credits"),
+            Op::Credit { messages, .. } => {
+                need(Side::Receive, "only a receive port returns credits")?;
+                match port {
+                    _ if messages == 0 => {
+                        Err(Reason::Operands { rule: "a credit is for a message at least" })
+                    }
+                    Some(port) if messages > 1 && port.lane.kind != LaneKind::Stores => {
+                        let rule = "lanes of stores alone return several credits at once";
+                        Err(Reason::WrongPort { port, rule })
+                    }
+                    _ => Ok(()),
+                }
+            }
             Op::Grant { place, .. } => {
                 need(Side::Receive, "only a receive port grants")?;
                 match port {

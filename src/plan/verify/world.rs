@@ -134,10 +134,12 @@ impl World {
                 let raises = Raises { arrival, completion };
                 self.put(block, segment, port, Move { destination, source, range }, raises)?;
             }
-            Op::Credit { port } => {
+            Op::Credit { port, messages } => {
                 let number = block.ports[usize::from(port)].lane;
-                self.slot_left(block, number)?;
-                self.lanes[number].credits.raise(&block.clock);
+                for _ in 0..messages {
+                    self.slot_left(block, number)?;
+                    self.lanes[number].credits.raise(&block.clock);
+                }
             }
             Op::Grant { port, place } => self.grant(block, usize::from(port), place)?,
             Op::WaitSignal { .. } | Op::WaitCompletion { .. } => {
@@ -275,7 +277,7 @@ impl World {
                     true => {
                         self.message_packed(block, PortMessage { end, message }, source, length)?
                     }
-                    false => self.message_to_put(&end, message)?,
+                    false => self.message_to_put(&end, message, range)?,
                 }
                 let memory = self.slots_of(end.lane, Side::Receive);
                 Spot { memory, start: self.slot_start(message) + offset }
@@ -289,7 +291,7 @@ impl World {
             (_, Operand::Granted { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 let moved = u64::from(block.round) * segment.round_stride;
-                self.message_to_put(&end, message)?;
+                self.message_to_put(&end, message, range)?;
                 match self.granted(&end, message)? {
                     Some(Spot { memory, start }) => Spot { memory, start: start + offset + moved },
                     None => Spot {
@@ -360,13 +362,17 @@ impl World {
         }
     }
 
-    /// Messages go in order, into slots that are free at both ends.
-    fn message_to_put(&self, end: &Port, message: i64) -> Result<(), Reason> {
-        let expected = self.lanes[end.lane].puts;
-        if message != expected {
-            return Err(Reason::MessageOrder { expected, seen: message });
+    /// Messages go in order, into slots that are free at both ends. One without data on a lane of
+    /// stores is a signal, and touches no slot.
+    fn message_to_put(&self, end: &Port, message: i64, range: Range) -> Result<(), Reason> {
+        let lane = &self.lanes[end.lane];
+        if message != lane.puts {
+            return Err(Reason::MessageOrder { expected: lane.puts, seen: message });
         }
-        self.slot_free(end, message)
+        match lane.stores() && range.length == 0 {
+            true => Ok(()),
+            false => self.slot_free(end, message),
+        }
     }
 
     fn slot_free(&self, end: &Port, message: i64) -> Result<(), Reason> {

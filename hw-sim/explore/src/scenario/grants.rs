@@ -175,7 +175,7 @@ impl Setup<'_> {
                 ops.push(copy(buffer(1, at), slot(0, message), bytes));
             }
             if index > 0 || !transfer.is_granted {
-                ops.push(op(OpCode::Credit, 0));
+                ops.push(Op { value: 1, ..op(OpCode::Credit, 0) });
             }
         }
     }

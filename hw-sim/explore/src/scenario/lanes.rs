@@ -67,7 +67,7 @@ impl Setup<'_> {
                 let arrival = i64::from(message) + 1;
                 receives.push(Op { value: arrival, ..op(OpCode::WaitSignal, port) });
                 receives.push(copy(buffer(1, at), slot(port, message), bytes));
-                receives.push(op(OpCode::Credit, port));
+                receives.push(Op { value: 1, ..op(OpCode::Credit, port) });
             }
             sends.push(advance(port, messages));
             receives.push(advance(port, messages));

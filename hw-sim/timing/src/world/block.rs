@@ -162,7 +162,8 @@ impl World<'_> {
             // A grant is a credit with eight bytes, which nothing waits for longer.
             OpCode::Credit | OpCode::Grant => {
                 let lane = self.port(block, op.port).lane;
-                return self.ring(block, Request::signal(lane, raises(Signal::Credit)));
+                let credits = if op.code == OpCode::Credit { op.value as u32 } else { 1 };
+                return self.ring(block, Request::signal(lane, [0, credits, 0]));
             }
             OpCode::WaitSignal | OpCode::WaitCompletion => {
                 let port = self.port(block, op.port);
@@ -430,7 +431,10 @@ impl World<'_> {
     fn note(&mut self, request: &Request) {
         match request.raises[Signal::Credit as usize] {
             0 => self.note_put(request.lane, request.bytes, request.raises),
-            _ if self.setup.notes => self.notes.push(Note::Credit { lane: request.lane }),
+            credits if self.setup.notes => {
+                let notes = (0..credits).map(|_| Note::Credit { lane: request.lane });
+                self.notes.extend(notes);
+            }
             _ => {}
         }
     }
@@ -442,10 +446,4 @@ impl World<'_> {
             self.notes.push(Note::Put { lane, bytes, arrival, completion });
         }
     }
-}
-
-fn raises(signal: Signal) -> [u32; 3] {
-    let mut raises = [0; 3];
-    raises[signal as usize] = 1;
-    raises
 }

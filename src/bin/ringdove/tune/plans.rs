@@ -57,7 +57,7 @@ fn arrived(count: u32) -> Op {
 }
 
 fn credit() -> Op {
-    Op::Credit { port: RECEIVE }
+    Op::Credit { port: RECEIVE, messages: 1 }
 }
 
 fn segment(rounds: u32, length: u32, ops: Vec<Op>) -> Segment {

@@ -171,7 +171,7 @@ fn alter_fields(op: Op, with: &mut Take<'_>) {
         Op::Put { port, .. }
         | Op::Pack { port, .. }
         | Op::Collect { first: port, .. }
-        | Op::Credit { port }
+        | Op::Credit { port, .. }
         | Op::WaitSignal { port, .. }
         | Op::WaitCompletion { port, .. }
         | Op::Advance { port, .. } => *port ^= 1,

@@ -86,7 +86,7 @@ fn ports_belong_to_one_block_and_do_what_their_side_does() {
     assert!(many.to_string().contains("at most 32"), "{many}");
     let unknown = staged(|plan| {
         first(plan, |op| match op {
-            Op::Credit { port } => {
+            Op::Credit { port, .. } => {
                 *port = 7;
                 true
             }
@@ -94,9 +94,19 @@ fn ports_belong_to_one_block_and_do_what_their_side_does() {
         });
     });
     assert_eq!(*unknown.reason, Reason::UnknownPort { port: 7, ports: 2 });
+    let at_once = staged(|plan| {
+        first(plan, |op| match op {
+            Op::Credit { messages, .. } => {
+                *messages = 2;
+                true
+            }
+            _ => false,
+        });
+    });
+    assert!(at_once.to_string().contains("several credits at once"), "{at_once}");
     let side = staged(|plan| {
         first(plan, |op| match op {
-            Op::Credit { port } => {
+            Op::Credit { port, .. } => {
                 *port ^= 1;
                 true
             }
@@ -226,7 +236,11 @@ fn a_completion_does_not_say_that_the_data_has_arrived() {
         put(1, slot, slot, false),
     ];
     let receiver = |first: Op| {
-        vec![Op::Credit { port: 0 }, first, copy(at(Buffer::Output), at(Buffer::Output))]
+        vec![
+            Op::Credit { port: 0, messages: 1 },
+            first,
+            copy(at(Buffer::Output), at(Buffer::Output)),
+        ]
     };
     let verify_with = |first| {
         let program = |side, ops| {
@@ -364,7 +378,7 @@ fn any_op() -> impl Strategy<Value = Op> {
                     let (arrival, completion) = (first, second);
                     Op::Put { port, destination, source: a, range, arrival, completion }
                 }
-                3 => Op::Credit { port },
+                3 => Op::Credit { port, messages: 1 },
                 4 => Op::WaitSignal { port, value: number as i64 },
                 5 => Op::WaitCompletion { port, value: number as i64 },
                 _ => Op::Advance { port, signals: number as u32, completions: u32::from(first) },
