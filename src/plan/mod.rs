@@ -28,6 +28,7 @@
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]; `fuse`: ops that go in one pass
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line; `file`: a plan in a file, with what it is for
+//! * `op`: what all ops have, whatever they do
 //! * `in_switch`: multicast and reduction in switches, *planned*
 //! * `lacks`: what a plan of a file uses and a communicator lacks
 //! * `import`: plans of others, MSCCL's and MSCCL++'s; `scratch`: memory that some of them need
@@ -61,6 +62,7 @@ mod import;
 mod in_rank_order;
 mod in_switch;
 mod lacks;
+mod op;
 mod order;
 mod packed;
 mod packed_trees;
@@ -531,7 +533,7 @@ pub enum Op {
         /// A receive port.
         port: PortIndex,
         /// For so many messages; for more than one on lanes of stores alone.
-        #[serde(default = "one_message", skip_serializing_if = "is_one_message")]
+        #[serde(default = "op::one_message", skip_serializing_if = "op::is_one_message")]
         messages: u16,
     },
     /// Return the credit for the first of several messages early, and say where all of them go
@@ -567,43 +569,4 @@ pub enum Op {
     },
     /// Work of a switch: *planned*, the verifier refuses it.
     InSwitch(InSwitch),
-}
-
-fn one_message() -> u16 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_one_message(messages: &u16) -> bool {
-    *messages == 1
-}
-
-impl Op {
-    /// The port that the op itself names, or the first of several (operands may name others).
-    pub fn port(&self) -> Option<PortIndex> {
-        match *self {
-            Self::Copy { .. } | Self::Reduce { .. } | Self::InSwitch(_) => None,
-            Self::Collect { first, .. } => Some(first),
-            Self::Pack { port, .. }
-            | Self::Put { port, .. }
-            | Self::Credit { port, .. }
-            | Self::Grant { port, .. }
-            | Self::WaitSignal { port, .. }
-            | Self::WaitCompletion { port, .. }
-            | Self::Advance { port, .. } => Some(port),
-        }
-    }
-
-    /// The op's range, if it handles data.
-    pub fn range(&self) -> Option<Range> {
-        match *self {
-            Self::Copy { range, .. }
-            | Self::Reduce { range, .. }
-            | Self::Pack { range, .. }
-            | Self::Collect { range, .. }
-            | Self::Put { range, .. } => Some(range),
-            Self::InSwitch(work) => Some(work.range()),
-            _ => None,
-        }
-    }
 }

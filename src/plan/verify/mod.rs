@@ -40,6 +40,7 @@
 mod agents;
 mod clock;
 mod error;
+mod grants;
 mod low_latency;
 mod memory;
 mod scope;
