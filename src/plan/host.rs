@@ -361,19 +361,13 @@ impl Host {
             }
             OpCode::Credit => {
                 let lane = self.port(at, op.port).lane;
-                for _ in 0..op.value {
-                    self.events.push((lane, Event::Credit));
-                    self.lanes[lane].credits += 1;
-                    self.raised(lane, "credit", self.lanes[lane].credits);
-                }
+                (0..op.value).for_each(|_| self.credit(lane));
             }
             OpCode::Grant => {
                 let granted = has(&op.a).then(|| self.resolve(at, &op.a, 0));
                 let lane = self.port(at, op.port).lane;
                 self.lanes[lane].granted = granted;
-                self.events.push((lane, Event::Credit));
-                self.lanes[lane].credits += 1;
-                self.raised(lane, "credit", self.lanes[lane].credits);
+                self.credit(lane);
             }
             OpCode::WaitSignal => {
                 let port = self.port(at, op.port);
@@ -495,6 +489,12 @@ impl Host {
             }
         }
         true
+    }
+
+    fn credit(&mut self, lane: usize) {
+        self.events.push((lane, Event::Credit));
+        self.lanes[lane].credits += 1;
+        self.raised(lane, "credit", self.lanes[lane].credits);
     }
 
     fn raised(&mut self, lane: usize, signal: &'static str, value: u64) {

@@ -448,7 +448,7 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
                 }
             }
         }
-        _ => {}
+        OpCode::Grant => decoded.value = 1,
     }
     decoded.flags = flags;
     Ok(decoded)

@@ -8,6 +8,7 @@ use ringdove_kernels::launch::{RECORD_CLAIMED, WaitKind, WaitRecord};
 use ringdove_kernels::op::{Op, Segment};
 use ringdove_kernels::port::Port;
 use ringdove_kernels::ptx;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A rank with a send port (0) and a receive port (1), each with two slots of 64 bytes.
 fn two_ports() -> Rank {
@@ -200,22 +201,27 @@ fn waits_poll_with_relaxed_loads_and_fence_once() {
         [("executor", ptx::EXECUTOR, 1), ("example", ptx::EXAMPLE_EXCHANGE, 0)]
     {
         assert!(!text.contains("ld.acquire.sys"), "{name}: a wait polls with acquire");
-        let lines: Vec<_> = text.lines().map(str::trim).collect();
-        let look = |line: &&str| line.starts_with("ld.relaxed.sys.global.u64");
-        let mut waits = std::collections::BTreeSet::new();
-        let mut without_fence = Vec::new();
-        for (place, line) in lines.iter().enumerate().filter(|(_, line)| look(line)) {
-            // A wait looks once in line, and again, into the same register, in a loop elsewhere.
-            if !waits.insert(line) {
-                continue;
-            }
-            if !reaches_fence(&lines, place + 1) {
-                without_fence.push(line);
-            }
-        }
+        let (waits, without_fence) = waits_of(text);
         assert_eq!(without_fence.len(), words, "{name}: no fence behind {without_fence:?}");
         assert!(!waits.is_empty(), "{name}: no wait");
+        // The search would notice.
+        let bare = text.replace("fence.acq_rel.sys;", "");
+        assert_eq!(waits_of(&bare).1.len(), waits.len(), "{name}: fences that are not there");
     }
+}
+
+/// The looks of a text, each once, and those of them that no fence follows.
+fn waits_of(text: &str) -> (BTreeSet<&str>, Vec<&str>) {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let (mut waits, mut without_fence) = (BTreeSet::new(), Vec::new());
+    for (place, &line) in lines.iter().enumerate() {
+        // A wait looks once in line, and again, into the same register, in a loop elsewhere.
+        let is_wait = line.starts_with("ld.relaxed.sys.global.u64") && waits.insert(line);
+        if is_wait && !reaches_fence(&lines, place + 1) {
+            without_fence.push(line);
+        }
+    }
+    (waits, without_fence)
 }
 
 /// Instructions of the longest way from a look that sees enough to its fence, and some more.
@@ -227,8 +233,8 @@ const WAY: usize = 24;
 fn reaches_fence(lines: &[&str], from: usize) -> bool {
     let ends = ["fence.", "bar.", "ld.global", "ld.relaxed.sys", "st.", "ret;"];
     let at = |label: &str| lines.iter().position(|line| line.strip_suffix(':') == Some(label));
-    let mut seen = std::collections::BTreeSet::new();
-    let mut open = std::collections::VecDeque::from([(from, 0)]);
+    let mut seen = BTreeSet::new();
+    let mut open = VecDeque::from([(from, 0)]);
     while let Some((place, way)) = open.pop_front() {
         let is_new = |_: &&&str| way < WAY && seen.insert(place);
         let Some(line) = lines.get(place).filter(is_new) else { continue };

@@ -159,11 +159,10 @@ impl World<'_> {
             OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
             OpCode::Pack | OpCode::Collect => {}
             OpCode::Put => return self.put(block, op, bytes, moved),
-            // A grant is a credit with eight bytes, which nothing waits for longer.
+            // A grant is one credit with eight bytes, which nothing waits for longer.
             OpCode::Credit | OpCode::Grant => {
                 let lane = self.port(block, op.port).lane;
-                let credits = if op.code == OpCode::Credit { op.value as u32 } else { 1 };
-                return self.ring(block, Request::signal(lane, [0, credits, 0]));
+                return self.ring(block, Request::signal(lane, [0, op.value as u32, 0]));
             }
             OpCode::WaitSignal | OpCode::WaitCompletion => {
                 let port = self.port(block, op.port);

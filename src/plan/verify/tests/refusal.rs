@@ -84,35 +84,22 @@ fn ports_belong_to_one_block_and_do_what_their_side_does() {
         }
     });
     assert!(many.to_string().contains("at most 32"), "{many}");
-    let unknown = staged(|plan| {
-        first(plan, |op| match op {
-            Op::Credit { port, .. } => {
-                *port = 7;
-                true
-            }
-            _ => false,
-        });
-    });
+    let credited = |edit: fn(&mut PortIndex, &mut u16)| {
+        staged(|plan| {
+            first(plan, |op| match op {
+                Op::Credit { port, messages } => {
+                    edit(port, messages);
+                    true
+                }
+                _ => false,
+            });
+        })
+    };
+    let unknown = credited(|port, _| *port = 7);
     assert_eq!(*unknown.reason, Reason::UnknownPort { port: 7, ports: 2 });
-    let at_once = staged(|plan| {
-        first(plan, |op| match op {
-            Op::Credit { messages, .. } => {
-                *messages = 2;
-                true
-            }
-            _ => false,
-        });
-    });
+    let at_once = credited(|_, messages| *messages = 2);
     assert!(at_once.to_string().contains("several credits at once"), "{at_once}");
-    let side = staged(|plan| {
-        first(plan, |op| match op {
-            Op::Credit { port, .. } => {
-                *port ^= 1;
-                true
-            }
-            _ => false,
-        });
-    });
+    let side = credited(|port, _| *port ^= 1);
     assert!(matches!(*side.reason, Reason::WrongPort { .. }), "{side}");
 }
 
