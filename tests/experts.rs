@@ -30,8 +30,10 @@ use ringdove::{Communicator, DataType, Settings};
 
 const MODES: [Mode; 2] = [Mode::LowLatency, Mode::Throughput];
 
+/// `RINGDOVE_THROUGH_HOST=always` puts windows into host memory.
 fn with_lanes() -> Settings {
-    Settings { user_lanes: 2, ..settings() }
+    let through_host = Settings::from_env().unwrap().through_host;
+    Settings { user_lanes: 2, through_host, ..settings() }
 }
 
 /// The seed of a random test.
@@ -197,6 +199,30 @@ fn edges_of_types_are_rounded_alike_on_newer_gpus() {
 #[test]
 fn edges_of_types_are_rounded_alike_on_older_gpus() {
     on_machine("pcie4", edges_equal_the_reference);
+}
+
+/// As [`both_modes_equal_the_reference_on_one_node`], where some GPUs do not reach each other's
+/// memory: windows lie in pinned host memory.
+#[test]
+fn both_modes_equal_the_reference_through_host_memory() {
+    on_machine("dgx1v", || {
+        let seed = seed();
+        for ranks in [6, 8] {
+            let world = World::with(ranks, &with_lanes());
+            equal_to_the_reference(&world.communicators, seed);
+            world.finish();
+        }
+    });
+}
+
+/// As above, in two processes, which map each other's windows.
+#[test]
+fn both_modes_equal_the_reference_between_processes_through_host_memory() {
+    on_machine_env("dgx1v", &["--procs", "2"], &[], || {
+        let ranks = try_join_with(4, with_lanes()).unwrap();
+        equal_to_the_reference(&ranks, 20_261_129);
+        finish(&ranks);
+    });
 }
 
 /// As [`both_modes_equal_the_reference_on_one_node`], where engines move everything although GPUs

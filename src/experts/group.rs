@@ -93,7 +93,9 @@ pub(super) struct Launching {
 }
 
 impl<'c> Group<'c> {
-    /// What a group and its handles take on each rank of `communicator`.
+    /// What a group and its handles take on each rank of `communicator`. Of a group most is the
+    /// window, which lies in pinned host memory where some GPUs of the node do not reach each
+    /// other's.
     ///
     /// # Errors
     /// [`Error::Argument`] names what is out of range.
@@ -135,6 +137,11 @@ impl<'c> Group<'c> {
             return Err(Error::argument("experts: lane", expected, seen));
         }
         communicator.agree_on_experts(agreed(config, &placement))?;
+        if communicator.windows_in_host_memory() {
+            // Its pages are zeros, as words of arrival begin. The communicator keeps the memory.
+            let (window, _) = communicator.register_host(sizes.window_bytes)?;
+            return Ok(Workspace { communicator, sizes, placement, window });
+        }
         let (bytes, context) = (sizes.window_bytes as usize, communicator.context());
         // Words of arrival begin at zero; all else is written before it is read.
         let zeros = sizes.arrivals as usize..(sizes.arrivals + sizes.arrival_bytes) as usize;
@@ -345,8 +352,9 @@ impl<'c> Workspace<'c> {
     /// before work that waits for other ranks.
     ///
     /// # Errors
-    /// As [`Communicator::device_handle`]: groups need GPUs whose memory engines and adapters
-    /// reach.
+    /// As [`Communicator::device_handle`]: on several nodes, groups need GPUs whose memory engines
+    /// and adapters reach. On one node where some GPUs do not reach each other's memory, windows
+    /// lie in pinned host memory, for which stores are needed (`RINGDOVE_STORES`).
     pub fn open(self) -> Result<Group<'c>> {
         let Self { communicator, sizes, placement, window } = self;
         let context = communicator.context();

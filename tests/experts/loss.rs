@@ -3,12 +3,12 @@
 //! Every process has one rank. In each test the victim kills itself at another place of a step; the
 //! others end the step, know which tokens miss results, agree on who is left, and go on.
 
+use super::config;
 use super::layer::{Buffers, Load, Member, Step, members_placed, step};
-use super::{config, settings};
 use crate::hardware::victims::{die, in_processes, victim};
 use crate::hardware::{World, on_machine, wait_for_all, wait_for_error};
 use ringdove::experts::{Config, Mode, OnLoss, Placement};
-use ringdove::{Communicator, DataType, Error, Membership, Settings};
+use ringdove::{Communicator, DataType, Error, Membership, Settings, ThroughHost};
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ enum At {
 }
 
 fn patient() -> Settings {
-    Settings { user_lanes: 2, ..settings() }
+    super::with_lanes()
 }
 
 fn going_on(mode: Mode) -> Config {
@@ -124,11 +124,12 @@ fn one_dies(mode: Mode, at: At) -> impl FnOnce(Communicator) {
 }
 
 macro_rules! deaths {
-    ($($name:ident: $mode:ident, $at:ident, $machine:literal;)*) => {$(
+    ($($name:ident: $mode:ident, $at:ident, $machine:literal, $through_host:ident;)*) => {$(
         #[test]
         fn $name() {
-            in_processes($machine, RANKS as u32, Some(VICTIM), &patient(),
-                one_dies(Mode::$mode, At::$at));
+            let settings = Settings { through_host: ThroughHost::$through_host, ..patient() };
+            let body = one_dies(Mode::$mode, At::$at);
+            in_processes($machine, RANKS as u32, Some(VICTIM), &settings, body);
         }
     )*};
 }
@@ -137,10 +138,12 @@ macro_rules! deaths {
 // others, a token has a wrong sum without a mark, or a mark without need; or the next step, without
 // the dead rank's experts, is not that of the reference.
 deaths! {
-    a_rank_dies_before_it_sends: LowLatency, Begin, "pcie4";
-    a_rank_dies_when_it_has_sent: LowLatency, Sent, "pcie4";
-    a_rank_dies_when_it_has_received: Throughput, Received, "pcie4";
-    a_rank_dies_when_it_has_returned: Throughput, Returned, "pcie4";
+    a_rank_dies_before_it_sends: LowLatency, Begin, "pcie4", Auto;
+    a_rank_dies_when_it_has_sent: LowLatency, Sent, "pcie4", Auto;
+    a_rank_dies_when_it_has_received: Throughput, Received, "pcie4", Auto;
+    a_rank_dies_when_it_has_returned: Throughput, Returned, "pcie4", Auto;
+    a_rank_dies_through_host_memory: Throughput, Sent, "pcie4", Always;
+    a_rank_dies_before_it_sends_through_host_memory: LowLatency, Begin, "pcie4", Always;
 }
 
 /// If this fails, tokens between nodes have a wrong sum without a mark. The queue pair of a dead

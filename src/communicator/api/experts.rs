@@ -30,9 +30,16 @@ impl Communicator {
         self.connected.process.geometry.are_apart(self.rank(), rank)
     }
 
-    /// Do stores of every rank reach every other rank's windows? All ranks say the same.
+    /// Do stores of every rank reach every other rank's windows, in whatever memory groups of
+    /// experts place them? All ranks say the same.
     pub(crate) fn stores_reach_all(&self) -> bool {
-        self.connected.process.stores_reach_all()
+        self.connected.process.stores_reach_all() || self.windows_in_host_memory()
+    }
+
+    /// Must windows of experts lie in pinned host memory, because some GPUs of the node do not reach
+    /// each other's? All ranks say the same.
+    pub(crate) fn windows_in_host_memory(&self) -> bool {
+        self.connected.process.stores_reach_by_host()
     }
 
     /// Ranks of each node, where nodes have as many ranks each, several, and stores reach all ranks

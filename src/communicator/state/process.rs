@@ -319,6 +319,12 @@ impl ProcessState {
         self.all_reached() && self.geometry.stores && self.geometry.nodes == Nodes::One
     }
 
+    /// Do stores reach all ranks once windows lie in pinned host memory, and not before? On one
+    /// node where some GPUs do not reach each other's memory. All ranks say the same.
+    pub fn stores_reach_by_host(&self) -> bool {
+        !self.all_reached() && self.geometry.stores && self.geometry.nodes == Nodes::One
+    }
+
     /// Do stores of every rank's kernels reach the windows of all ranks of its node? All ranks say
     /// the same.
     pub fn stores_reach_nodes(&self) -> bool {

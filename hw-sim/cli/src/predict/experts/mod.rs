@@ -165,15 +165,17 @@ impl ExpertsArguments {
         Ok(self.ranks.clone())
     }
 
-    /// The library refuses groups of GPUs whose messages go through host memory. Device engines
-    /// reach all memory.
+    /// Groups whose windows lie in host memory, since some GPUs do not reach each other's, are not
+    /// modelled. Device engines reach all memory.
     fn check_reach(&self, scene: &Scene, ranks: &[u32]) -> Result<(), PredictError> {
         let most = ranks.iter().copied().max().unwrap_or(0) as usize;
         let is_in = |pair: &&[usize; 2]| pair.iter().all(|gpu| *gpu < most);
         match scene.apart.iter().find(is_in) {
             Some([a, b]) if self.engine.0 == Engine::Proxy => Err(PredictError::Flag {
                 flag: "--ranks",
-                expected: "GPUs of a node that reach each other's memory, as a group needs".into(),
+                expected: "GPUs of a node that reach each other's memory: windows in host memory \
+                           are not modelled"
+                    .into(),
                 seen: format!("GPUs {a} and {b} of {}", scene.machine.name()),
             }),
             _ => Ok(()),
