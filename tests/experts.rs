@@ -225,6 +225,17 @@ fn both_modes_equal_the_reference_between_processes_through_host_memory() {
     });
 }
 
+/// As above, on two nodes, whose adapters move rows from host memory to host memory.
+#[test]
+fn both_modes_equal_the_reference_across_nodes_through_host_memory() {
+    on_machine_env(
+        "dgx1v x 2",
+        &["--procs", "2"],
+        &[("RINGDOVE_THROUGH_HOST", "always")],
+        over_nodes,
+    );
+}
+
 /// As [`both_modes_equal_the_reference_on_one_node`], where engines move everything although GPUs
 /// reach each other.
 #[test]

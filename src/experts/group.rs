@@ -94,8 +94,8 @@ pub(super) struct Launching {
 
 impl<'c> Group<'c> {
     /// What a group and its handles take on each rank of `communicator`. Of a group most is the
-    /// window, which lies in pinned host memory where some GPUs of the node do not reach each
-    /// other's.
+    /// window, which lies in pinned host memory where some GPUs of a node do not reach each
+    /// other's, or an adapter not that of its GPU.
     ///
     /// # Errors
     /// [`Error::Argument`] names what is out of range.
@@ -352,9 +352,8 @@ impl<'c> Workspace<'c> {
     /// before work that waits for other ranks.
     ///
     /// # Errors
-    /// As [`Communicator::device_handle`]: on several nodes, groups need GPUs whose memory engines
-    /// and adapters reach. On one node where some GPUs do not reach each other's memory, windows
-    /// lie in pinned host memory, for which stores are needed (`RINGDOVE_STORES`).
+    /// As [`Communicator::device_handle`], but for GPUs that do not reach each other's memory, and
+    /// adapters that do not: windows lie in pinned host memory there.
     pub fn open(self) -> Result<Group<'c>> {
         let Self { communicator, sizes, placement, window } = self;
         let context = communicator.context();

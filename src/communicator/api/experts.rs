@@ -33,13 +33,13 @@ impl Communicator {
     /// Do stores of every rank reach every other rank's windows, in whatever memory groups of
     /// experts place them? All ranks say the same.
     pub(crate) fn stores_reach_all(&self) -> bool {
-        self.connected.process.stores_reach_all() || self.windows_in_host_memory()
+        self.connected.process.stores_reach_all()
     }
 
-    /// Must windows of experts lie in pinned host memory, because some GPUs of the node do not reach
-    /// each other's? All ranks say the same.
+    /// Must windows of experts lie in pinned host memory, because some GPUs of a node do not reach
+    /// each other's, or an adapter not that of its GPU? All ranks say the same.
     pub(crate) fn windows_in_host_memory(&self) -> bool {
-        self.connected.process.stores_reach_by_host()
+        self.connected.process.needs_host_windows()
     }
 
     /// Ranks of each node, where nodes have as many ranks each, several, and stores reach all ranks

@@ -34,8 +34,8 @@ pub(in crate::communicator) fn device_handle(
         let expected = "RINGDOVE_USER_LANES (Settings::user_lanes) of 1 at least, on all ranks";
         return Err(Error::argument("device handle", expected, 0));
     }
-    // Windows of experts lie in host memory there, and all data goes by stores.
-    let by_host = rings == Rings::WhereNoStoresReach && process.stores_reach_by_host();
+    // Windows of experts lie in host memory there.
+    let by_host = rings == Rings::WhereNoStoresReach && process.needs_host_windows();
     if !windows.is_empty() && !by_host && !process.writes_registered_buffers() {
         let expected = "ranks that reach each other's GPU memory; use slots elsewhere";
         let seen = "pairs whose messages go through host memory";
@@ -44,9 +44,7 @@ pub(in crate::communicator) fn device_handle(
     let mut launcher = rank.launcher();
     let mut routes = Vec::new();
     for (from, to) in windows.iter().flat_map(|from| windows.iter().map(move |to| (from, to))) {
-        // Engines move nothing between windows that stores reach by way of the host.
-        let route = if by_host { 0 } else { connect::routes(rank, &mut launcher, from.0, to.0)? };
-        routes.push(route);
+        routes.push(connect::routes(rank, &mut launcher, from.0, to.0)?);
     }
     let mut reached = Vec::new();
     for window in windows {

@@ -316,13 +316,14 @@ impl ProcessState {
 
     /// Do stores of every rank's kernels reach every other rank's windows? All ranks say the same.
     pub fn stores_reach_all(&self) -> bool {
-        self.all_reached() && self.geometry.stores && self.geometry.nodes == Nodes::One
+        let reached = self.all_reached() || self.needs_host_windows();
+        reached && self.geometry.stores && self.geometry.nodes == Nodes::One
     }
 
-    /// Do stores reach all ranks once windows lie in pinned host memory, and not before? On one
-    /// node where some GPUs do not reach each other's memory. All ranks say the same.
-    pub fn stores_reach_by_host(&self) -> bool {
-        !self.all_reached() && self.geometry.stores && self.geometry.nodes == Nodes::One
+    /// Must windows lie in pinned host memory, so that stores and engines reach those of all ranks?
+    /// All ranks say the same.
+    pub fn needs_host_windows(&self) -> bool {
+        !self.writes_registered_buffers()
     }
 
     /// Do stores of every rank's kernels reach the windows of all ranks of its node? All ranks say
