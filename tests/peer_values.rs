@@ -175,7 +175,12 @@ fn lie(lie: Lie) {
         None => (0, None, None),
     };
     let part = Part { address, bytes: COUNT as u64 * 4, export, host, region: None };
+    let is_host = part.host.is_some();
     show(&plane, &Some(part));
+    if is_host {
+        // Names go when all have opened what they name.
+        show(&plane, &());
+    }
     // The exporter's memory stays until the other side has said what it thinks of it.
     while plane.check().is_ok() {
         std::thread::sleep(std::time::Duration::from_millis(1));

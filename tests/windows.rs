@@ -11,8 +11,8 @@ use hardware::{
 use ringdove::id::EngineKind;
 use ringdove::window::{DeviceWindow, HostWindow, Part, Signal, Window, Windows};
 use ringdove::{Communicator, Error, Registered, Settings, Stores, VerbsOrder};
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -285,32 +285,48 @@ fn random_transfers_cross_processes() {
     on_machine_with("pcie4", &["--procs", "2"], || over_processes(20_261_125, VerbsOrder::Auto));
 }
 
-/// If this fails, a program that has ended well leaves its windows in `/dev/shm` for ever.
+/// Files of host memory that this process maps, and whether they still have a name.
+fn shared_files() -> BTreeMap<PathBuf, bool> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let places =
+        maps.lines().filter_map(|line| line.find("/dev/shm/ringdove-").map(|at| &line[at..]));
+    places
+        .map(|place| match place.strip_suffix(" (deleted)") {
+            Some(path) => (path.into(), false),
+            None => (place.into(), true),
+        })
+        .collect()
+}
+
+/// Waits until none of `files` has a name any more.
+fn wait_for_no_name<'a>(files: impl Iterator<Item = &'a PathBuf> + Clone) {
+    let since = Instant::now();
+    while files.clone().any(|path| path.exists()) {
+        assert!(since.elapsed() < Duration::from_secs(30), "{:?}", files.collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// If this fails, a program that is killed leaves its windows in `/dev/shm` for ever; or one that
+/// has ended well those that it had not prepared.
 #[test]
-fn host_memory_has_no_name_once_its_ranks_are_dropped() {
+fn host_memory_has_no_name_once_all_have_opened_it() {
     on_machine_with("pcie4", &["--procs", "2"], || {
         let ranks = try_join_with(1, with_lane(Stores::Auto)).unwrap();
         let windows = Windows::open(&ranks[0], 0).unwrap();
-        let memory = windows.host(4096).unwrap();
-        windows.prepare(memory.window()).unwrap();
+        let prepared = windows.host(4096).unwrap();
+        assert!(shared_files().values().eq(&[true]), "{:?}", shared_files());
+        windows.prepare(prepared.window()).unwrap();
         // Of both processes: each maps the other's.
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let paths =
-            maps.lines().filter_map(|line| line.find("/dev/shm/ringdove-").map(|at| &line[at..]));
-        let paths: BTreeSet<_> = paths.collect();
-        assert_eq!(paths.len(), 2, "{maps}");
-        assert!(paths.iter().all(|path| Path::new(path).exists()), "{paths:?}");
-        // Until both have looked.
-        let stream = ranks[0].context().new_stream().unwrap();
-        ranks[0].barrier(&stream).unwrap();
-        stream.synchronize().unwrap();
-        drop((windows, memory));
+        let files = shared_files();
+        assert_eq!(files.len(), 2, "{files:?}");
+        wait_for_no_name(files.keys());
+        let unprepared = windows.host(4096).unwrap();
+        let files = shared_files();
+        assert_eq!(files.values().filter(|named| **named).count(), 1, "{files:?}");
+        drop((windows, prepared, unprepared));
         drop(ranks);
-        let since = Instant::now();
-        while paths.iter().any(|path| Path::new(path).exists()) {
-            assert!(since.elapsed() < Duration::from_secs(30), "{paths:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for_no_name(files.keys());
     });
 }
 

@@ -2,7 +2,6 @@
 
 use super::attach::{self, Others};
 use super::flight;
-use super::host_memory::SharedFile;
 use super::inter_node::{
     self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeInfo, InterNodeSetup,
 };
@@ -18,7 +17,7 @@ use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
     Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PlanFiles,
-    PortPlace, ProcessState, RankMemory, RankState, Tidy, agreed_settings, lock,
+    PortPlace, ProcessState, RankMemory, RankState, SharedFile, Tidy, agreed_settings, lock,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -364,7 +363,6 @@ fn start(
         places,
         flight,
         watched: Some(watched),
-        shared_files: Mutex::default(),
         state,
         launcher,
         engine: Some(engine),

@@ -1,7 +1,6 @@
 //! A rank that is connected with all others: its state and its engine.
 
 use super::attach::RankEngine;
-use super::host_memory::SharedFile;
 use super::inter_node::InterNodeConnections;
 use super::places::Places;
 use crate::bootstrap::Succession;
@@ -41,9 +40,6 @@ pub(in crate::communicator) struct ConnectedRank {
     pub flight: Arc<RankRecorder>,
     /// `None` only while the rank is being dropped.
     pub(super) watched: Option<WatchedRank>,
-    /// Its host memory that other processes can open: no longer once the rank is dropped, though
-    /// the memory itself stays until all ranks are gone.
-    pub(super) shared_files: Mutex<Vec<SharedFile>>,
     /// Dropped last: frees what the others gave up.
     pub(super) _tidy: Tidy,
 }

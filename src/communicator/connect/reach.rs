@@ -6,12 +6,12 @@
 //! 3. Each rank that is concerned [makes](make) host memory, and the others [open] it.
 
 use super::description::PortDescription;
-use super::host_memory::{self, SharedFile, SharedName};
+use super::host_memory;
 use super::order::own_gpu;
 use super::peer::{Peer, Reach};
 use crate::communicator::state::{
     HostLanes, HostLayout, HostPairs, Layout, Obstacle, Obstacles, ProcessState, RankState,
-    ReachRow,
+    ReachRow, SharedFile, SharedName,
 };
 use crate::error::{Error, Result};
 use crate::id::{Rank, SignalWay};

@@ -1,12 +1,12 @@
 //! Registered buffers of a connected rank: registered, opened by the other ranks, and taken back.
 
 use super::description::registration_window;
-use super::host_memory::{self, SharedFile};
+use super::host_memory;
 use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{
     ExportedMemory, Imported, LOCAL_FIRST, Launcher, PortPlace, RankBuffer, RegisteredBuffer,
-    RegisteredRange, lock,
+    RegisteredRange, SharedFile, file_bytes,
 };
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, Export, GpuRange, HostMemory, Import};
@@ -53,7 +53,7 @@ impl ConnectedRank {
             };
             let buffer = RankBuffer { address, bytes, export, host: None, region };
             self.places.add(number, registration_window(number), buffer.clone());
-            process.registrations.post(self.rank(), self.rank_count(), number, buffer)
+            process.registrations.post(self.rank(), self.rank_count(), number, buffer, None)
         };
         post().inspect_err(|_| drop(self.forget(number)))?;
         launcher.routes.add(RegisteredRange { address, bytes, allocation: allocation.id });
@@ -74,9 +74,11 @@ impl ConnectedRank {
         let number = launcher.routes.next_registration();
         let _span = tracing::debug_span!("host window", rank = self.rank().0, number).entered();
         let (memory, file) = match self.opens_memory() {
-            true => host_memory::create(context, whole(bytes))
+            true => host_memory::create(context, file_bytes(bytes))
                 .map(|(memory, file)| (memory, Some(file))),
-            false => host_memory::anonymous(context, whole(bytes)).map(|memory| (memory, None)),
+            false => {
+                host_memory::anonymous(context, file_bytes(bytes)).map(|memory| (memory, None))
+            }
         }?;
         let address = memory.address();
         if self.inter_node.is_some() && address != memory.region().base_address() {
@@ -86,19 +88,18 @@ impl ConnectedRank {
         }
         let memory = Arc::new(memory);
         self.engine().add_registration(number, address, bytes)?;
-        let post = || {
+        let post = |file: Option<SharedFile>| {
             let region = match &self.inter_node {
                 Some(adapters) => Some(adapters.register_host(number, memory.region())?),
                 None => None,
             };
             let host = file.as_ref().map(SharedFile::name);
             let buffer = RankBuffer { address, bytes, export: None, host, region };
-            process.registrations.post(self.rank(), self.rank_count(), number, buffer)
+            process.registrations.post(self.rank(), self.rank_count(), number, buffer, file)
         };
-        post().inspect_err(|_| drop(self.forget(number)))?;
+        post(file).inspect_err(|_| drop(self.forget(number)))?;
         launcher.routes.add(RegisteredRange { address, bytes, allocation: 0 });
         self.state.memory.registered().keep(memory.clone());
-        lock(&self.shared_files).extend(file);
         Ok((Registration(number), memory))
     }
 
@@ -262,6 +263,7 @@ impl ConnectedRank {
                 registrations.keep(number, rank, imports, addresses);
             }
         }
+        registrations.close_files(number);
         let addresses = registrations.opened(number, self.rank());
         let addresses = addresses.ok_or_else(|| {
             Error::argument("registration", "one that is in use", format_args!("{number}"))
@@ -314,8 +316,8 @@ impl ConnectedRank {
             let what = format!("its part of registration {number}");
             let range = PeerRange { rank, what: &what, length_bytes: buffer.bytes, align: 1 };
             if buffer.host.is_some() {
-                let memory =
-                    host_memory::open(&state.context, rank, buffer.host, whole(buffer.bytes))?;
+                let file = self.process.registrations.file(number, rank)?;
+                let memory = host_memory::pin(&state.context, &file)?;
                 addresses.push(memory.address());
                 imports.push(Imported::Host { _memory: memory });
                 continue;
@@ -392,10 +394,4 @@ impl ConnectedRank {
         ]);
         self.process.compare_calls(|calls| calls.collective(self.rank(), call, &signature))
     }
-}
-
-/// Bytes of the file of a part of so many bytes in host memory: pages of any usual size, which
-/// drivers pin as a whole.
-fn whole(bytes: u64) -> u64 {
-    bytes.next_multiple_of(64 << 10)
 }

@@ -9,7 +9,7 @@
 //! * `chosen`: how all-reduces go, by the cost model
 //! * `doorbell`: the channel of a device engine
 //! * `registrations`: registered buffers of all ranks
-//! * `exported`: device memory as other processes open it
+//! * `exported`: device memory as other processes open it; `shared_file`: the same of host memory
 //! * `plan_files`: plans that settings name, of this library and of others
 //! * `plans`: verified plans, and plans in device memory, both with a bound
 //! * `halves`: device memory that is filled from the host
@@ -46,6 +46,7 @@ mod rank;
 mod reach;
 mod registrations;
 mod routes;
+mod shared_file;
 mod streams;
 mod sync;
 mod terms;
@@ -71,8 +72,9 @@ pub(super) use posted::Posted;
 pub(super) use process::{Offer, PlaceTaker, ProcessState};
 pub(super) use rank::RankState;
 pub(super) use reach::{HostPairs, Obstacle, Obstacles, ReachRow};
-pub(super) use registrations::{Imported, RankBuffer, RegisteredBuffer};
+pub(super) use registrations::{Imported, RankBuffer, RegisteredBuffer, file_bytes};
 pub(super) use routes::{CachedRange, LOCAL_FIRST, RegisteredPlace, RegisteredRange, RouteNumbers};
+pub(super) use shared_file::{SharedFile, SharedName, no_memory};
 pub(super) use sync::lock;
 pub(super) use terms::agreed_settings;
 pub(super) use tidy::Tidy;

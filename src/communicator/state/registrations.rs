@@ -2,6 +2,7 @@
 //! the same order, so that every engine knows where its peers' buffers lie.
 
 use super::exported::ExportedMemory;
+use super::shared_file::{SharedFile, SharedName};
 use super::sync::{lock, missing};
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::error::{Error, Result};
@@ -10,6 +11,7 @@ use crate::id::Rank;
 use crate::lived::wait_while;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -39,6 +41,11 @@ struct Entry {
     imports: Vec<Imported>,
     /// All ranks' addresses, as each rank of this process reaches them that has opened them.
     opened: BTreeMap<Rank, Vec<u64>>,
+    /// Names of this process's parts in host memory, until all other processes have opened them.
+    names: Vec<SharedFile>,
+    /// Parts of other processes in host memory, from then on until the ranks of this process have
+    /// mapped them; or why one cannot be opened, as none of another node can.
+    files: BTreeMap<Rank, Result<Arc<File>>>,
     /// Ranks of this process that have taken it back.
     withdrawn: Vec<Rank>,
 }
@@ -53,7 +60,7 @@ pub(crate) struct RankBuffer {
     /// How other processes of its node reach it; `None` where all ranks are of one process.
     pub export: Option<ExportedMemory>,
     /// For pinned host memory, the name by which other processes of its node open it.
-    pub host: Option<[u8; 16]>,
+    pub host: Option<SharedName>,
     /// How adapters of other nodes reach it; `None` where there are no other nodes.
     pub region: Option<Vec<u8>>,
 }
@@ -77,7 +84,8 @@ pub(crate) struct RegisteredBuffer {
 }
 
 impl Registrations {
-    /// `rank` posts its buffer of registration `number`.
+    /// `rank` posts its buffer of registration `number`, and the file that it is, where other
+    /// processes open it by a name.
     ///
     /// # Errors
     /// [`Error::Disagreement`] where another rank posted another size.
@@ -87,6 +95,7 @@ impl Registrations {
         rank_count: u32,
         number: usize,
         buffer: RankBuffer,
+        file: Option<SharedFile>,
     ) -> Result<()> {
         let mut entries = lock(&self.entries);
         if entries.len() >= REGISTRATIONS_MAX && !entries.contains_key(&number) {
@@ -99,6 +108,8 @@ impl Registrations {
             buffers: vec![None; rank_count as usize],
             imports: Vec::new(),
             opened: BTreeMap::new(),
+            names: Vec::new(),
+            files: BTreeMap::new(),
             withdrawn: Vec::new(),
         });
         if entry.bytes != buffer.bytes {
@@ -111,6 +122,7 @@ impl Registrations {
             });
         }
         entry.buffers[rank.index()] = Some(buffer);
+        entry.names.extend(file);
         self.changed.notify_all();
         Ok(())
     }
@@ -157,6 +169,24 @@ impl Registrations {
         if let Some(entry) = lock(&self.entries).get_mut(&number) {
             entry.imports.extend(imports);
             entry.opened.insert(rank, addresses);
+        }
+    }
+
+    /// The file of `rank`, a rank of another process of this node whose part of registration
+    /// `number` is host memory.
+    ///
+    /// # Errors
+    /// Those of [`SharedFile::open`], which happened when the registration was complete.
+    pub fn file(&self, number: usize, rank: Rank) -> Result<Arc<File>> {
+        let entries = lock(&self.entries);
+        let entry = entries.get(&number).ok_or_else(|| taken_back(number))?;
+        entry.files.get(&rank).cloned().unwrap_or_else(|| Err(taken_back(number)))
+    }
+
+    /// All ranks of this process have mapped what they need of registration `number`.
+    pub fn close_files(&self, number: usize) {
+        if let Some(entry) = lock(&self.entries).get_mut(&number) {
+            entry.files.clear();
         }
     }
 
@@ -222,13 +252,40 @@ impl Registrations {
             }
             buffers.push(buffer);
         }
+        let files = self.open_files(planes, &buffers, bytes)?;
         // What came back of this process's own buffers has passed through others: the posted stay.
         let mut entries = lock(&self.entries);
         let entry = entries.get_mut(&number).ok_or_else(|| taken_back(number))?;
         for (own, received) in entry.buffers.iter_mut().zip(buffers) {
             *own = own.take().or(received);
         }
+        entry.files = files;
+        // Every other process has opened them, or never will.
+        entry.names.clear();
         Ok(())
+    }
+
+    /// Opens those parts of other processes that are host memory, and waits until the other
+    /// processes have: no name need stay then, which a process that is killed could not remove.
+    fn open_files(
+        &self,
+        planes: &[Arc<ControlPlane>],
+        buffers: &[Option<RankBuffer>],
+        bytes: u64,
+    ) -> Result<BTreeMap<Rank, Result<Arc<File>>>> {
+        let is_local = |rank: &Rank| planes.iter().any(|plane| plane.rank() == *rank);
+        let name = |buffer: &Option<RankBuffer>| buffer.as_ref().and_then(|buffer| buffer.host);
+        let named = (0..).map(Rank).zip(buffers.iter().map(name));
+        let named: Vec<_> = named.filter(|(_, name)| name.is_some()).collect();
+        if named.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let others = named.into_iter().filter(|(rank, _)| !is_local(rank));
+        let open =
+            |(rank, name)| (rank, SharedFile::open(rank, name, file_bytes(bytes)).map(Arc::new));
+        let files = others.map(open).collect();
+        exchange(planes, &vec![(); planes.len()])?;
+        Ok(files)
     }
 
     /// Waits until those ranks that `matters` have posted their buffers of registration `number`.
@@ -300,6 +357,12 @@ impl Withdrawal<'_> {
     }
 }
 
+/// Bytes of the file of a part of so many bytes in host memory: pages of any usual size, which
+/// drivers pin as a whole.
+pub(crate) fn file_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64 << 10)
+}
+
 fn taken_back(number: usize) -> Error {
     let seen = format!("registration {number}, which was taken back");
     Error::argument("registration", "one that is in use", seen)
@@ -316,10 +379,10 @@ mod tests {
     #[test]
     fn a_registration_is_complete_when_every_rank_has_posted() {
         let registrations = Registrations::default();
-        registrations.post(Rank(1), 2, 0, buffer(64, 8)).unwrap();
+        registrations.post(Rank(1), 2, 0, buffer(64, 8), None).unwrap();
         let missing = registrations.complete(0, Duration::ZERO, &[]).unwrap_err().to_string();
         assert!(missing.contains("rank 0"), "{missing}");
-        registrations.post(Rank(0), 2, 0, buffer(32, 8)).unwrap();
+        registrations.post(Rank(0), 2, 0, buffer(32, 8), None).unwrap();
         let buffers = registrations.complete(0, Duration::ZERO, &[]).unwrap();
         assert_eq!(buffers, [buffer(32, 8), buffer(64, 8)]);
     }
@@ -327,8 +390,9 @@ mod tests {
     #[test]
     fn sizes_must_agree() {
         let registrations = Registrations::default();
-        registrations.post(Rank(0), 2, 0, buffer(64, 8)).unwrap();
-        let message = registrations.post(Rank(1), 2, 0, buffer(64, 16)).unwrap_err().to_string();
+        registrations.post(Rank(0), 2, 0, buffer(64, 8), None).unwrap();
+        let message =
+            registrations.post(Rank(1), 2, 0, buffer(64, 16), None).unwrap_err().to_string();
         assert!(message.contains("rank 1 says 16, rank 0 says 8"), "{message}");
     }
 
@@ -337,7 +401,7 @@ mod tests {
     fn a_registration_is_taken_back_by_every_rank_once() {
         let registrations = Registrations::default();
         for rank in 0..2 {
-            registrations.post(Rank(rank), 2, 0, buffer(64, 8)).unwrap();
+            registrations.post(Rank(rank), 2, 0, buffer(64, 8), None).unwrap();
         }
         let withdraw = |rank| registrations.withdraw(Rank(rank), 2, 0, Duration::ZERO, &[]);
         withdraw(1).unwrap();
