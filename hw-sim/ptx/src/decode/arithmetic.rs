@@ -58,6 +58,7 @@ fn role_of(instruction: &Instruction, compute: &Compute) -> Role {
     match instruction.opcode.as_str() {
         "shl" if class == Some(Class::Word) && last_is(instruction, 16) => Role::Low,
         "and" if class == Some(Class::Word) && last_is(instruction, 0xffff_0000) => Role::High,
+        "fma" | "mad" if is_plain_single => Role::FusedF32,
         _ if !alike || carries => Role::None,
         "add" if is_wide => Role::Sum,
         "add" if is_plain_single => Role::SumF32,

@@ -9,7 +9,7 @@ use super::function::FunctionDecoder;
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::matrix::Layout;
 use super::{DecodeError, text};
-use super::{accumulate, fuse, order, sweep};
+use super::{accumulate, fuse, order, products, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
 use crate::exec::matrix::element::Places;
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
@@ -288,6 +288,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         cargo_rows = cargo_rows.max(fuse::fuse(&mut code, &runs));
         cargo_rows = cargo_rows.max(sweep::place(&mut code, sweeps));
         accumulate::place(&mut code, &decoder.records, sketch.front.end);
+        products::place(&mut code, &decoder.records, sketch.front.end);
         program.code.extend(code.into_iter().map(|instruction| moved(instruction, entry)));
         let places = order::places(&decoder.records);
         program.places.extend(places.into_iter().map(|place| place + entry));

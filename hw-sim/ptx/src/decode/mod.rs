@@ -18,6 +18,7 @@ mod mbarrier;
 mod moves;
 mod order;
 mod pieces;
+mod products;
 mod role;
 pub mod select;
 mod special;

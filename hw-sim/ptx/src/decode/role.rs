@@ -14,6 +14,8 @@ pub enum Role {
     SumF32,
     /// As [`Role::Pair`]: multiplies f32, to nearest.
     ProductF32,
+    /// Multiplies f32 and adds, to nearest, rounded once.
+    FusedF32,
     /// Widens the lower bf16 of a word to f32.
     Low,
     /// Widens the upper bf16 of a word to f32.

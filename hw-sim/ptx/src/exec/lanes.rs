@@ -76,7 +76,7 @@ fn spread_words<const N: usize>(registers: &mut Registers, slots: &[u32], words:
 /// Lanes of words to rows. By name where they are two or four: only so does the compiler see that
 /// they lie apart, and makes vector code of it.
 #[inline(always)]
-pub(super) fn rows_of<const N: usize>(words: &[[u32; N]; LANES], mut rows: [&mut Row; N]) {
+fn rows_of<const N: usize>(words: &[[u32; N]; LANES], mut rows: [&mut Row; N]) {
     match rows.as_mut_slice() {
         [a] => part::<N>(words, 0, a),
         [a, b] => two(words, a, b),

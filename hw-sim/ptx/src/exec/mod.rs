@@ -33,6 +33,7 @@ pub mod minifloat;
 pub mod pack;
 pub mod place;
 mod pool;
+mod products;
 pub mod program;
 pub mod registers;
 pub mod rounding;

@@ -55,6 +55,8 @@ pub enum Op {
     Transit(Box<Transit>),
     /// The first of some additions of bf16 to f32. They stand behind it unchanged, too.
     Accumulate(Box<Accumulate>),
+    /// The first of some fused multiply-adds. They stand behind it unchanged, too.
+    Products(Box<Products>),
     /// The head of a loop that does nothing but move or combine memory, row by row.
     Sweep(Box<Sweep>),
     /// A read-modify-write.
@@ -242,6 +244,28 @@ pub struct Term {
     pub is_high: bool,
     /// What it is multiplied by; [`NO_SLOT`] for nothing.
     pub factor: u32,
+}
+
+/// Fused multiply-adds in f32, one behind the other.
+#[derive(Clone, Debug)]
+pub struct Products {
+    /// The instruction that stands there.
+    pub first: Op,
+    /// What they add up, in order.
+    pub chains: Vec<Chain>,
+    /// Both factors of each instruction.
+    pub factors: Vec<[u32; 2]>,
+}
+
+/// `d = sum`, and so many products added to it one by one. Nobody else reads what is between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// What the first product is added to.
+    pub sum: u32,
+    /// Products.
+    pub length: usize,
+    /// Destination.
+    pub d: u32,
 }
 
 /// Loads, perhaps what combines what they bring, and the stores that take all of that; before the

@@ -1,9 +1,8 @@
 //! Loads and stores of whole words in shared memory whose lanes lie anywhere: tables, tiles of
 //! matrices, one vector for several lanes. One pass over the lanes, and no look at windows.
 
-use super::lanes::rows_of;
 use super::program::{Access, Atomic, Space};
-use super::registers::{FULL, LANES, each_lane};
+use super::registers::{FULL, LANES, Row, each_lane};
 use super::warp::{Context, Warp};
 use super::windows;
 use crate::kernel::Clock;
@@ -34,6 +33,56 @@ impl From<&Atomic> for SharedPlace {
         let Atomic { space, base, narrow_base, offset, .. } = *atomic;
         Self { space, base, narrow_base, offset }
     }
+}
+
+/// Lanes that are looked at together: as many words as a vector register of the host has.
+const GROUP: usize = 8;
+
+/// Loads of all lanes. In products of matrices many lanes load the same: all of a group, or each
+/// what a lane of the group before or of the one before that loads. False if one goes outside.
+#[inline(always)]
+fn load_groups<const N: usize, const BYTES: usize>(
+    shared: &[[u8; BYTES]],
+    numbers: &[u32; LANES],
+    mut rows: [&mut Row; N],
+) -> bool {
+    let numbers: &[[u32; GROUP]; LANES / GROUP] = bytemuck::cast_ref(numbers);
+    let mut words = [[[0; GROUP]; N]; LANES / GROUP];
+    for group in 0..numbers.len() {
+        words[group] = if group > 0 && numbers[group] == numbers[group - 1] {
+            words[group - 1]
+        } else if group > 1 && numbers[group] == numbers[group - 2] {
+            words[group - 2]
+        } else {
+            match words_of(shared, &numbers[group]) {
+                Some(words) => words,
+                None => return false,
+            }
+        };
+    }
+    for (element, row) in rows.iter_mut().enumerate() {
+        for (group, lanes) in row.0.as_chunks_mut().0.iter_mut().enumerate() {
+            *lanes = words[group][element];
+        }
+    }
+    true
+}
+
+/// The words of some lanes, element by element.
+#[inline(always)]
+fn words_of<const N: usize, const BYTES: usize>(
+    shared: &[[u8; BYTES]],
+    numbers: &[u32; GROUP],
+) -> Option<[[u32; GROUP]; N]> {
+    if *numbers == [numbers[0]; GROUP] {
+        let one: [u32; N] = bytemuck::cast(*shared.get(numbers[0] as usize)?);
+        return Some(one.map(|word| [word; GROUP]));
+    }
+    let mut lanes = [[0; N]; GROUP];
+    for lane in 0..GROUP {
+        lanes[lane] = bytemuck::cast(*shared.get(numbers[lane] as usize)?);
+    }
+    Some(std::array::from_fn(|element| std::array::from_fn(|lane| lanes[lane][element])))
 }
 
 impl Warp {
@@ -111,31 +160,21 @@ impl Warp {
             return false;
         };
         let shared = context.block.bytes.as_chunks::<BYTES>().0;
-        let mut found = [[0_u8; BYTES]; LANES];
-        if active == FULL {
-            for lane in 0..LANES {
-                match shared.get(numbers[lane] as usize) {
-                    Some(bytes) => found[lane] = *bytes,
-                    None => return false,
-                }
-            }
-        } else {
-            let mut fits = true;
-            each_lane(active, |lane| match shared.get(numbers[lane] as usize) {
-                Some(bytes) => found[lane] = *bytes,
-                None => fits = false,
-            });
-            if !fits {
-                return false;
-            }
-        }
-        let words: &[[u32; N]; LANES] = bytemuck::cast_ref(&found);
         if active == FULL
             && let Some(rows) = self.registers.words_mut::<N>(&access.registers)
         {
-            rows_of(words, rows);
-            return true;
+            return load_groups::<N, BYTES>(shared, &numbers, rows);
         }
+        let mut found = [[0_u8; BYTES]; LANES];
+        let mut fits = true;
+        each_lane(active, |lane| match shared.get(numbers[lane] as usize) {
+            Some(bytes) => found[lane] = *bytes,
+            None => fits = false,
+        });
+        if !fits {
+            return false;
+        }
+        let words: &[[u32; N]; LANES] = bytemuck::cast_ref(&found);
         for (element, &slot) in access.registers.iter().enumerate() {
             if slot != super::program::NO_SLOT {
                 let row: [u32; LANES] = std::array::from_fn(|lane| words[lane][element]);

@@ -297,6 +297,19 @@ impl Warp {
                         pc += 1;
                     }
                 }
+                Op::Products(products) => {
+                    let length = products.factors.len() as u32;
+                    let whole = pc + length <= bounds.stop && left >= u64::from(length);
+                    if whole && active == live && !M::BY_THREAD {
+                        self.multiply_add(products);
+                        pc += length;
+                        left -= u64::from(length) - 1;
+                    } else {
+                        let begun = self.begin(context, &products.first, active);
+                        begun.map_err(|trouble| (trouble, pc))?;
+                        pc += 1;
+                    }
+                }
                 Op::Compare(compare) => {
                     self.compare(compare, active);
                     pc += 1;
@@ -507,6 +520,7 @@ impl Warp {
             | Op::Store(_)
             | Op::Transit(_)
             | Op::Accumulate(_)
+            | Op::Products(_)
             | Op::Sweep(_)
             | Op::Special { .. }
             | Op::Compare(_) => Ok(Flow::Next),

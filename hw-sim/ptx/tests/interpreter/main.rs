@@ -19,6 +19,7 @@ mod hopper;
 mod matrices;
 mod mbarriers;
 mod number;
+mod products;
 mod programs;
 mod reductions;
 mod remote;
