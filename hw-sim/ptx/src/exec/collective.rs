@@ -15,10 +15,12 @@ impl Warp {
     /// Are lanes missing that a `.sync` instruction names? Then it must wait for them, unless
     /// nobody else can move either.
     fn must_wait(&mut self, members: u32, mask: u32, active: u32) -> bool {
-        let members = if members == NO_SLOT { mask } else { self.named(members, active) };
-        let missing = members & self.live & !mask != 0;
         let forced = std::mem::take(&mut self.forced);
-        missing && !forced
+        let others = self.live & !mask;
+        if others == 0 || members == NO_SLOT {
+            return false;
+        }
+        self.named(members, active) & others != 0 && !forced
     }
 
     /// The lanes that are named by at least one lane.
@@ -60,6 +62,10 @@ impl Warp {
         if self.must_wait(shuffle.members, mask, active) {
             return Flow::Become(State::Blocked);
         }
+        if let Some(value) = self.broadcast(shuffle) {
+            self.registers.put(shuffle.d, &[value; LANES], active);
+            return Flow::Next;
+        }
         let registers = &self.registers;
         let (b, c) = (registers.get::<u32>(shuffle.b), registers.get::<u32>(shuffle.c));
         let (sources, in_range) = match shuffle.mode {
@@ -87,6 +93,20 @@ impl Warp {
             self.registers.set_predicate(shuffle.p, in_range, active);
         }
         Flow::Next
+    }
+
+    /// The value that all lanes get, where a shuffle is of one lane for the whole warp.
+    #[inline(always)]
+    fn broadcast(&self, shuffle: &Shuffle) -> Option<u32> {
+        let Shuffle { mode, d, p, a, b, c, .. } = *shuffle;
+        // No lane is out of range then.
+        let is_whole = self.registers.constant::<u32>(c) == Some(LANES as u32 - 1);
+        if mode != ShuffleMode::Index || d == NO_SLOT || p != NO_SLOT || !is_whole {
+            return None;
+        }
+        let lanes = self.registers.get::<u32>(b);
+        let is_one = *lanes == [lanes[0]; LANES];
+        is_one.then(|| self.registers.get::<u32>(a)[lanes[0] as usize % LANES])
     }
 
     /// Votes, matches and reductions over a warp.

@@ -152,7 +152,7 @@ impl Registers {
 
     /// The value of a constant.
     #[inline(always)]
-    fn constant<T: Lane>(&self, slot: u32) -> Option<T> {
+    pub fn constant<T: Lane>(&self, slot: u32) -> Option<T> {
         let place = slot.checked_sub(CONSTANT)?;
         Some(T::view(&self.constants[place as usize..])[0])
     }

@@ -240,6 +240,10 @@ impl Warp {
     fn step(&self, steps: &[u32]) -> Option<u64> {
         let mut sum = 0u64;
         for slot in steps {
+            if let Some(value) = self.registers.constant::<u64>(*slot) {
+                sum = sum.wrapping_add(value);
+                continue;
+            }
             let values = self.registers.get::<u64>(*slot);
             if values.iter().any(|value| *value != values[0]) {
                 return None;
