@@ -20,6 +20,8 @@ const READ_BYTES: usize = 64 << 10;
 const READS_MAX: usize = 16;
 /// The most bytes that wait to go out on one connection.
 const QUEUE_BYTES_MAX: usize = MESSAGE_BYTES_MAX + (64 << 20);
+/// The cause of the end where nobody listens.
+pub(super) const REFUSED: &str = "connection refused";
 /// How long a connection that says farewell may take to get rid of its last bytes.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -402,7 +404,7 @@ impl Connection {
 /// The system's words for what went wrong.
 pub(super) fn text(error: io::Error) -> String {
     match error.kind() {
-        ErrorKind::ConnectionRefused => "connection refused".into(),
+        ErrorKind::ConnectionRefused => REFUSED.into(),
         ErrorKind::ConnectionReset => "connection reset".into(),
         _ => error.to_string(),
     }

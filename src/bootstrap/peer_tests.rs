@@ -245,6 +245,32 @@ fn a_rank_that_proves_itself_and_then_says_nothing_is_missing() {
     assert_eq!(*missing, [Rank(1)]);
 }
 
+/// If this fails, a rank that comes when the others have failed and gone waits a minute for them.
+#[test]
+fn a_rank_that_comes_when_the_root_has_ended_does_not_wait_for_it() {
+    let settings = settings(60_000);
+    let root = Root::open(&settings).unwrap();
+    let id = root.id();
+    drop(root);
+    let error = failure(&start(id, 1, 2, &settings));
+    let BootstrapError::Unreachable { target, tried, waited, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(target.contains("has ended") && tried.contains("connection refused"), "{error}");
+    assert!(*waited < Duration::from_secs(30), "{error}");
+}
+
+/// If this fails, ranks of a launcher give up before rank 0 has begun to listen.
+#[test]
+fn a_root_that_nobody_has_seen_may_come_late() {
+    let settings = settings(7_000);
+    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let id = UniqueId::with(&[nowhere], Secret::random().unwrap());
+    let error = failure(&start(id, 1, 2, &settings));
+    let BootstrapError::Unreachable { target, waited, .. } = &error else { panic!("{error}") };
+    assert!(!target.contains("has ended") && *waited >= Duration::from_secs(7), "{error}");
+}
+
 #[test]
 fn a_rank_whose_parent_cannot_be_reached_says_where_it_looked() {
     let settings = settings(1_000);

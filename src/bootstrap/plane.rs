@@ -109,6 +109,7 @@ impl ControlPlane {
             timeout,
             limit: handshake_limit(timeout),
             root,
+            root_was_open: id.is_of_open_root(),
             listener: Some(listener),
             listens,
         };

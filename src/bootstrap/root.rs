@@ -50,7 +50,7 @@ impl Root {
     /// [`Error::NotFound`] where no interface fits, [`Error::System`] where no port can be had.
     pub fn open(settings: &Settings) -> Result<Self> {
         let (listener, addresses) = Self::listen(settings)?;
-        Self::serve(listener, UniqueId::with(&addresses, Secret::random()?), settings)
+        Self::serve(listener, UniqueId::of_open_root(&addresses, Secret::random()?), settings)
     }
 
     /// A listener on a free port of the interface that `settings` choose, and its addresses.

@@ -91,6 +91,7 @@ impl Staged {
             timeout,
             limit: handshake_limit(timeout),
             root: vec![root],
+            root_was_open: false,
             listener: None,
             listens: Listens { port, fixed, fallback: Vec::new(), scope: 0 },
         };

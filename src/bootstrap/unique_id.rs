@@ -10,6 +10,8 @@ const VERSION: u8 = 1;
 /// An address as it stands in an id: 16 bytes (IPv4 mapped into IPv6), port, scope.
 const ADDRESS_BYTES: usize = 22;
 const COUNT_AT: usize = 9;
+/// 1 where the root listened before the id was made; 0 where nobody knows.
+const ROOT_AT: usize = 10;
 const SECRET_AT: usize = 12;
 const ADDRESSES_AT: usize = 44;
 const CHECK_AT: usize = 112;
@@ -138,11 +140,21 @@ impl UniqueId {
     /// The id of a job whose root listens at these addresses. Addresses after the third are left
     /// out: put the best first.
     pub fn with(addresses: &[SocketAddr], secret: Secret) -> Self {
+        Self::made(addresses, secret, false)
+    }
+
+    /// The same, where the root listens already: ranks that find nobody there need not wait for it.
+    pub(super) fn of_open_root(addresses: &[SocketAddr], secret: Secret) -> Self {
+        Self::made(addresses, secret, true)
+    }
+
+    fn made(addresses: &[SocketAddr], secret: Secret, is_open: bool) -> Self {
         let addresses = &addresses[..addresses.len().min(Self::ADDRESSES_MAX)];
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8] = VERSION;
         bytes[COUNT_AT] = addresses.len() as u8;
+        bytes[ROOT_AT] = u8::from(is_open);
         bytes[SECRET_AT..ADDRESSES_AT].copy_from_slice(&secret.0);
         for (place, address) in
             bytes[ADDRESSES_AT..CHECK_AT].chunks_exact_mut(ADDRESS_BYTES).zip(addresses)
@@ -173,6 +185,11 @@ impl UniqueId {
         let count = usize::from(self.0[COUNT_AT]);
         let places = self.0[ADDRESSES_AT..CHECK_AT].chunks_exact(ADDRESS_BYTES);
         Ok(places.take(count).map(decode_address).collect())
+    }
+
+    /// Did the root listen before the id was made?
+    pub(super) fn is_of_open_root(&self) -> bool {
+        self.0[ROOT_AT] == 1
     }
 
     /// The secret of the job.

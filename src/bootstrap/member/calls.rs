@@ -329,6 +329,7 @@ mod tests {
             timeout: TIMEOUT,
             limit: TIMEOUT,
             root: Vec::new(),
+            root_was_open: false,
             listener: None,
             listens: Listens { port: 0, fixed: Vec::new(), fallback: Vec::new(), scope: 0 },
         };

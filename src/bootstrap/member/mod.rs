@@ -37,6 +37,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long nobody has to listen where a root was, before it is believed to have ended.
+const ROOT_GONE: Duration = Duration::from_secs(5);
+
 /// What a rank knows before it begins.
 pub(super) struct Plan {
     pub rank: Rank,
@@ -47,6 +50,8 @@ pub(super) struct Plan {
     /// How long one connection may take to be made.
     pub limit: Duration,
     pub root: Vec<SocketAddr>,
+    /// The root listened before anybody could look for it.
+    pub root_was_open: bool,
     pub listener: Option<TcpListener>,
     pub listens: Listens,
 }
@@ -432,13 +437,20 @@ impl Member {
     /// chance to say so first.
     fn assembly_deadline(&self) -> Instant {
         let timeout = self.plan.timeout;
-        self.started
+        let deadline = self.started
             + match (&self.root, &self.parent) {
                 // It says what it tried, before the root can only say that it is missing.
                 (RootSide::Joined(..), Parent::Seeking(..)) => timeout.mul_f64(0.9),
                 (RootSide::Joined(..), _) => timeout + grace(timeout),
                 _ => timeout,
+            };
+        match &self.root {
+            RootSide::Seeking(seeker) if self.plan.root_was_open => {
+                let gone = seeker.refused_since().map(|since| since + ROOT_GONE);
+                gone.map_or(deadline, |gone| gone.min(deadline))
             }
+            _ => deadline,
+        }
     }
 
     fn watch_assembly(&mut self, net: &mut dyn Wire) {
@@ -446,6 +458,12 @@ impl Member {
             return;
         }
         let (target, tried) = match (&self.root, &self.parent) {
+            (RootSide::Seeking(seeker), _)
+                if self.plan.root_was_open && seeker.refused_since().is_some() =>
+            {
+                let target = "the root of the job, which has ended with the job or its process";
+                (target.into(), seeker.tried())
+            }
             (RootSide::Seeking(seeker), _) => ("the root of the job".into(), seeker.tried()),
             (_, Parent::Seeking(parent, seeker)) => {
                 (format!("{parent}, its parent in the tree"), seeker.tried())

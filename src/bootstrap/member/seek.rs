@@ -1,6 +1,6 @@
 //! Looking for somebody who listens at one of several addresses and may not be up yet.
 
-use crate::bootstrap::connection::Identity;
+use crate::bootstrap::connection::{Identity, REFUSED};
 use crate::bootstrap::net::{ConnectionId, TaskId, Wire};
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -19,12 +19,15 @@ pub(super) struct Seeker {
     attempt: Option<ConnectionId>,
     not_before: Instant,
     backoff: Duration,
+    /// Since when nobody listens anywhere.
+    refused_since: Option<Instant>,
 }
 
 impl Seeker {
     pub fn new(addresses: Vec<SocketAddr>, own: Identity, now: Instant) -> Self {
         let places = addresses.into_iter().map(|address| (address, None)).collect();
-        Self { places, next: 0, own, attempt: None, not_before: now, backoff: BACKOFF_MIN }
+        let (not_before, backoff) = (now, BACKOFF_MIN);
+        Self { places, next: 0, own, attempt: None, not_before, backoff, refused_since: None }
     }
 
     /// No attempt before this moment.
@@ -54,6 +57,7 @@ impl Seeker {
     pub fn failed(&mut self, cause: String, now: Instant) {
         self.attempt = None;
         let Some(place) = self.places.get_mut(self.next) else { return };
+        self.refused_since = (cause == REFUSED).then(|| self.refused_since.unwrap_or(now));
         place.1 = Some(cause);
         self.next += 1;
         if self.next == self.places.len() {
@@ -61,6 +65,13 @@ impl Seeker {
             self.not_before = now + self.backoff;
             self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
         }
+    }
+
+    /// Since when each attempt has found that nobody listens; `None` while a place has not been
+    /// tried, or was found otherwise the last time.
+    pub fn refused_since(&self) -> Option<Instant> {
+        let is_refused = |(_, cause): &(_, Option<String>)| cause.as_deref() == Some(REFUSED);
+        self.refused_since.filter(|_| self.places.iter().all(is_refused))
     }
 
     /// Where it looked, and what it found there.
@@ -72,5 +83,36 @@ impl Seeker {
             let _ = write!(tried, "{comma}{address}: {cause}");
         }
         if tried.is_empty() { "no address".into() } else { tried }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::handshake::{Hello, Role};
+    use crate::bootstrap::unique_id::Secret;
+    use crate::id::Rank;
+
+    /// If this fails, a rank gives up on a root that one of its addresses may still lead to.
+    #[test]
+    fn all_places_must_refuse() {
+        let own = Identity {
+            secret: Secret([0; 32]),
+            hello: Hello::new(Role::Join, Rank(1)),
+            limit: Duration::from_secs(1),
+            early_bytes_max: 64,
+        };
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let places = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port))).to_vec();
+        let mut seeker = Seeker::new(places, own, now);
+        seeker.failed(REFUSED.into(), after(1));
+        assert_eq!(seeker.refused_since(), None, "one was not tried");
+        seeker.failed("no answer".into(), after(2));
+        seeker.failed(REFUSED.into(), after(3));
+        assert_eq!(seeker.refused_since(), None, "the other did not refuse");
+        seeker.failed(REFUSED.into(), after(4));
+        seeker.failed(REFUSED.into(), after(5));
+        assert_eq!(seeker.refused_since(), Some(after(3)));
     }
 }

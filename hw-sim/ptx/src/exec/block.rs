@@ -178,8 +178,9 @@ impl Block {
                     Ok(pause) => pause,
                     Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
                 };
-                left -= turn - rest;
-                self.spent += turn - rest;
+                let spent = turn - rest + std::mem::take(&mut warp.overdrawn);
+                left = left.saturating_sub(spent);
+                self.spent += spent;
                 match pause {
                     Pause::Done => {}
                     Pause::Nap => (live, napped) = (true, true),
