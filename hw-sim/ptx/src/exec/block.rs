@@ -178,9 +178,8 @@ impl Block {
                     Ok(pause) => pause,
                     Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
                 };
-                let spent = turn - rest + std::mem::take(&mut warp.overdrawn);
-                left = left.saturating_sub(spent);
-                self.spent += spent;
+                left -= turn - rest;
+                self.spent += turn - rest;
                 match pause {
                     Pause::Done => {}
                     Pause::Nap => (live, napped) = (true, true),

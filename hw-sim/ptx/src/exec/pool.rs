@@ -77,7 +77,6 @@ impl Warp {
             saved: vec![Vec::new(); LANES],
             watch: Watch::default(),
             forced: false,
-            overdrawn: 0,
             cluster_generation: 0,
             scratch: Box::default(),
             strides: Box::default(),
@@ -123,6 +122,5 @@ impl Warp {
         wipe(&mut self.local);
         self.watch.restart();
         self.forced = false;
-        self.overdrawn = 0;
     }
 }

@@ -10,9 +10,6 @@ use crate::memory::{Memory, Order, Scope, Strength};
 
 /// Bytes that count as one instruction against the budget: about as much as one takes the time for.
 const BYTES_FOR_ONE: usize = 64;
-/// A loop that moves no more is not cut where the turn of its warp ends: to begin anew costs as much
-/// as some iterations, and those before it would be made one instruction after the other.
-const WHOLE_COST: u64 = 512;
 /// Sums of one loop, at most: four operands that are read, four that are written, and the bound.
 const SUMS_MAX: usize = 9;
 /// Lane 0's address and its step, for each sum.
@@ -41,9 +38,9 @@ pub(super) struct Swept {
 }
 
 impl Warp {
-    /// Runs iterations until one is left, or `budget` instructions' worth of them (all of a short
-    /// loop), or something stands in the way that the plain instructions will meet. The loop then
-    /// goes on at its head, or at its branch, as if the iterations had run one by one.
+    /// Runs iterations until one is left, or `budget` instructions' worth of them, or something
+    /// stands in the way that the plain instructions will meet. The loop then goes on at its head,
+    /// or at its branch, as if the iterations had run one by one.
     pub(super) fn sweep<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -55,11 +52,7 @@ impl Warp {
         let cost = (bytes / BYTES_FOR_ONE).max(1) as u64;
         // All lanes make the one behind these, too, which may be their last.
         let certain = self.iterations_but_last(sweep);
-        let all = certain + u64::from(sweep.rest.is_some());
-        let wanted = match all.checked_mul(cost) {
-            Some(0..=WHOLE_COST) => all,
-            _ => all.min(budget / cost),
-        };
+        let wanted = (certain + u64::from(sweep.rest.is_some())).min(budget / cost);
         if wanted == 0 {
             return swept;
         }

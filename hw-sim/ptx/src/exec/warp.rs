@@ -129,9 +129,6 @@ pub struct Warp {
     pub(super) watch: Watch,
     /// Run the next instruction even if lanes are missing that it should wait for.
     pub(super) forced: bool,
-    /// Instructions' worth of a loop's rows beyond its turns: rows are not cut. See
-    /// [`sweep`](super::sweep).
-    pub(super) overdrawn: u64,
     /// The generation of the cluster's barrier that it arrived in last.
     pub(super) cluster_generation: u64,
     pub(super) scratch: Box<super::lanes::Scratch>,
@@ -352,8 +349,7 @@ impl Warp {
                 Op::Sweep(sweep) => {
                     if active == FULL && !M::BY_THREAD {
                         let swept = self.sweep(context, sweep, left);
-                        self.overdrawn += swept.cost.saturating_sub(left);
-                        left = left.saturating_sub(swept.cost);
+                        left -= swept.cost;
                         if swept.has_moved_all {
                             pc += sweep.length;
                             continue;

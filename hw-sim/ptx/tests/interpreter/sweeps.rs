@@ -1,8 +1,6 @@
 //! Loops over memory that are run in one go, against the same loops with an instruction in them
 //! that keeps them from it. What is left in memory and in registers must be the same.
 
-use hwsim_ptx::{Block, Progress};
-
 use crate::common::{Bench, SIZE, module_text};
 
 /// Where what a loop leaves in its registers is stored.
@@ -249,31 +247,4 @@ fn faults_are_the_same() {
     let crooked = format!("{}add.s64 %d2, %d2, 4;\n", bytes(65536));
     let [swept, plain] = both(&crooked, &body, "");
     assert_eq!(swept.expect_err("misaligned"), plain.expect_err("misaligned"));
-}
-
-/// If this fails, a turn that ends within a row costs more than the row, or what a kernel has run
-/// depends on where turns end.
-#[test]
-fn short_loops_are_not_cut_where_turns_end() {
-    // Rows of 4 KiB, by eight iterations of a warp; four warps share twenty of them.
-    let text = "shr.u32 %r5, %t, 5;\nand.b32 %r6, %t, 31;\n\
-                ROW:\nmul.wide.u32 %d4, %r5, 4096;\nmul.wide.u32 %d5, %r6, 16;\n\
-                add.s64 %d2, %base, %d4;\nadd.s64 %d1, %d2, 4096;\nadd.s64 %d2, %d2, %d5;\n\
-                LOOP:\nld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%d2];\n\
-                st.global.v4.u32 [%d2+131072], {%r1,%r2,%r3,%r4};\nadd.s64 %d2, %d2, 512;\n\
-                setp.lt.u64 %p0, %d2, %d1;\n@%p0 bra LOOP;\n\
-                add.u32 %r5, %r5, 4;\nsetp.lt.u32 %p1, %r5, 20;\n@%p1 bra ROW;\n";
-    let bench = Bench::new(&module_text(text));
-    let source: Vec<u32> = (0..20 * 1024).map(|number: u32| number.wrapping_mul(7)).collect();
-    bench.put(0, &source);
-    let mut spent = Vec::new();
-    for turn in [1_000_000, 4096, 300, 7] {
-        bench.put(131_072, &vec![0_u32; source.len()]);
-        let launch = bench.launch("test", 1, 128, &[crate::common::BASE]);
-        let mut block = Block::new(launch, [0, 0, 0], 0);
-        while block.run(&bench.memory, &bench.clock, turn).unwrap() != Progress::Finished {}
-        assert_eq!(bench.get::<u32>(131_072, source.len()), source, "turns of {turn}");
-        spent.push(block.take_spent());
-    }
-    assert!(spent.iter().all(|other| *other == spent[0]), "{spent:?}");
 }
