@@ -35,8 +35,8 @@ pub(in crate::communicator) fn device_handle(
         return Err(Error::argument("device handle", expected, 0));
     }
     // Windows of experts lie in host memory there.
-    let by_host = rings == Rings::WhereNoStoresReach && process.needs_host_windows();
-    if !windows.is_empty() && !by_host && !process.writes_registered_buffers() {
+    let is_of_experts = rings == Rings::WhereNoStoresReach;
+    if !windows.is_empty() && !is_of_experts && process.needs_host_windows() {
         let expected = "ranks that reach each other's GPU memory; use slots elsewhere";
         let seen = "pairs whose messages go through host memory";
         return Err(Error::argument("windows of a device handle", expected, seen));

@@ -252,7 +252,7 @@ impl Registrations {
             }
             buffers.push(buffer);
         }
-        let files = self.open_files(planes, &buffers, bytes)?;
+        let files = open_files(planes, &buffers, bytes)?;
         // What came back of this process's own buffers has passed through others: the posted stay.
         let mut entries = lock(&self.entries);
         let entry = entries.get_mut(&number).ok_or_else(|| taken_back(number))?;
@@ -263,29 +263,6 @@ impl Registrations {
         // Every other process has opened them, or never will.
         entry.names.clear();
         Ok(())
-    }
-
-    /// Opens those parts of other processes that are host memory, and waits until the other
-    /// processes have: no name need stay then, which a process that is killed could not remove.
-    fn open_files(
-        &self,
-        planes: &[Arc<ControlPlane>],
-        buffers: &[Option<RankBuffer>],
-        bytes: u64,
-    ) -> Result<BTreeMap<Rank, Result<Arc<File>>>> {
-        let is_local = |rank: &Rank| planes.iter().any(|plane| plane.rank() == *rank);
-        let name = |buffer: &Option<RankBuffer>| buffer.as_ref().and_then(|buffer| buffer.host);
-        let named = (0..).map(Rank).zip(buffers.iter().map(name));
-        let named: Vec<_> = named.filter(|(_, name)| name.is_some()).collect();
-        if named.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let others = named.into_iter().filter(|(rank, _)| !is_local(rank));
-        let open =
-            |(rank, name)| (rank, SharedFile::open(rank, name, file_bytes(bytes)).map(Arc::new));
-        let files = others.map(open).collect();
-        exchange(planes, &vec![(); planes.len()])?;
-        Ok(files)
     }
 
     /// Waits until those ranks that `matters` have posted their buffers of registration `number`.
@@ -355,6 +332,27 @@ impl Withdrawal<'_> {
         }
         Ok(())
     }
+}
+
+/// Opens those parts of other processes that are host memory, and waits until the other
+/// processes have: no name need stay then, which a process that is killed could not remove.
+fn open_files(
+    planes: &[Arc<ControlPlane>],
+    buffers: &[Option<RankBuffer>],
+    bytes: u64,
+) -> Result<BTreeMap<Rank, Result<Arc<File>>>> {
+    let is_local = |rank: &Rank| planes.iter().any(|plane| plane.rank() == *rank);
+    let name = |buffer: &Option<RankBuffer>| buffer.as_ref().and_then(|buffer| buffer.host);
+    let named = (0..).map(Rank).zip(buffers.iter().map(name));
+    let named: Vec<_> = named.filter(|(_, name)| name.is_some()).collect();
+    if named.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let others = named.into_iter().filter(|(rank, _)| !is_local(rank));
+    let open = |(rank, name)| (rank, SharedFile::open(rank, name, file_bytes(bytes)).map(Arc::new));
+    let files = others.map(open).collect();
+    exchange(planes, &vec![(); planes.len()])?;
+    Ok(files)
 }
 
 /// Bytes of the file of a part of so many bytes in host memory: pages of any usual size, which

@@ -1,8 +1,8 @@
 //! Finds bf16 that are added to sums in f32: a half of a word is widened, perhaps multiplied, and
 //! added. One call for each of two or three instructions costs more than what they do.
 
+use super::finder::{Finder, entered, private_registers};
 use super::function::Record;
-use super::fuse::{entered, private_registers};
 use super::role::Role;
 use crate::exec::program::{Accumulate, Instruction, NO_SLOT, Op, Term};
 use crate::exec::registers::Args;
@@ -25,13 +25,6 @@ pub fn place(code: &mut [Instruction], records: &[Record], start: usize) {
         code[place].op = Op::Accumulate(Box::new(Accumulate { first, terms, length }));
         place = end;
     }
-}
-
-struct Finder<'a> {
-    code: &'a [Instruction],
-    records: &'a [Record],
-    private: &'a [bool],
-    entered: &'a [bool],
 }
 
 impl Finder<'_> {
@@ -75,21 +68,6 @@ impl Finder<'_> {
         Some((term, place + 1))
     }
 
-    /// What an instruction that all lanes compute is given, and what it may be.
-    fn computes(&self, place: usize) -> Option<(Args, Role)> {
-        let record = self.records.get(place)?;
-        match self.code[place].op {
-            Op::Alu(_, args) if !record.guarded => Some((args, record.role)),
-            _ => None,
-        }
-    }
-
-    /// The register that an instruction writes, if only one instruction reads it.
-    fn result(&self, place: usize) -> Option<u32> {
-        let [register] = self.records[place].defs[..] else { return None };
-        self.private[register as usize].then_some(register)
-    }
-
     /// The slot of an instruction's other source, if this value in this register is one of the two.
     fn other(&self, place: usize, args: Args, value: u32, register: u32) -> Option<u32> {
         let is_read = self.records[place].uses.contains(&register);
@@ -103,7 +81,7 @@ impl Finder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Module;
+    use crate::decode::kernel_k;
     use crate::exec::program::{Accumulate, NO_SLOT, Op};
 
     /// The runs of a kernel around this body.
@@ -115,9 +93,7 @@ mod tests {
              ld.param.f32 %f7, [p];\nbra START;\nSTART:\n{body}\
              st.global.f32 [%r1], %f1;\nst.global.f32 [%r1], %f2;\nret;\n}}\n"
         );
-        let module = Module::load(&text).unwrap_or_else(|error| panic!("{error}"));
-        let module = module.link(&Default::default()).expect("no variables");
-        let kernel = module.kernel("k").expect("its name");
+        let kernel = kernel_k(&text);
         let run = |op: &Op| match op {
             Op::Accumulate(accumulate) => Some((**accumulate).clone()),
             _ => None,

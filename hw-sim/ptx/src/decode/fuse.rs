@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use super::finder::{Finder, entered, private_registers};
 use super::function::Record;
 use crate::exec::program::{Access, Instruction, NO_SLOT, Op, Space, Transit};
 use crate::exec::registers::{AluFn, LANES, Row, predicate};
@@ -60,22 +61,6 @@ pub fn gather(code: &mut [Instruction], records: &mut [Record]) -> Vec<Run> {
 fn permute<T: Clone>(items: &mut [T], order: &[usize]) {
     let moved: Vec<T> = order.iter().map(|&place| items[place].clone()).collect();
     items.clone_from_slice(&moved);
-}
-
-/// Whoever jumps into the middle of a run expects the registers to be filled.
-pub fn entered(code: &[Instruction], records: &[Record]) -> Vec<bool> {
-    let mut entered = vec![false; code.len() + 1];
-    let targets = records.iter().flat_map(|record| &record.targets);
-    targets.for_each(|&target| entered[target] = true);
-    entered
-}
-
-struct Finder<'a> {
-    code: &'a [Instruction],
-    records: &'a [Record],
-    /// Registers that one instruction reads: what others write there, nobody sees.
-    private: &'a [bool],
-    entered: &'a [bool],
 }
 
 /// A run that was found, and what is to stand in front of it.
@@ -206,16 +191,6 @@ fn combines(record: &Record, filled: &mut Vec<u32>) -> bool {
     true
 }
 
-/// Which registers one instruction reads: what others write there, nobody else sees.
-pub fn private_registers(records: &[Record]) -> Vec<bool> {
-    let all = || records.iter().flat_map(|record| record.defs.iter().chain(record.uses.iter()));
-    let mut counts = vec![0_u32; all().max().map_or(0, |&last| last as usize + 1)];
-    for record in records {
-        record.uses.iter().for_each(|&register| counts[register as usize] += 1);
-    }
-    counts.into_iter().map(|count| count == 1).collect()
-}
-
 fn is_plain(access: &Access) -> bool {
     access.strength.order == Order::Weak
         && matches!(access.space, Space::Global | Space::Generic)
@@ -322,7 +297,7 @@ fn transit(code: &[Instruction], run: Run) -> Option<Transit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Module;
+    use crate::decode::kernel_k;
     use crate::exec::program::{Op, Transit};
 
     /// The runs of a kernel around this body.
@@ -332,9 +307,7 @@ mod tests {
              .reg .pred %p<3>;\n.reg .b64 %a, %b, %c;\n.reg .f32 %f<9>;\n.reg .b32 %r<9>;\n\
              ld.param.u64 %a, [p];\n{body}ret;\n}}\n"
         );
-        let module = Module::load(&text).unwrap_or_else(|error| panic!("{error}"));
-        let module = module.link(&Default::default()).expect("no variables");
-        let kernel = module.kernel("k").expect("its name");
+        let kernel = kernel_k(&text);
         let transit = |op: &Op| match op {
             Op::Transit(transit) => Some((**transit).clone()),
             _ => None,

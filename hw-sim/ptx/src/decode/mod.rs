@@ -10,6 +10,7 @@ mod common;
 mod control;
 mod copy_async;
 mod data;
+mod finder;
 mod function;
 pub(crate) mod fuse;
 mod layout;
@@ -264,4 +265,12 @@ impl LinkedModule {
         let own = self.globals.iter().filter(|global| !global.is_extern);
         own.map(|global| (global.name.as_str(), global.image.as_slice()))
     }
+}
+
+/// For tests: the kernel `k` of a module without variables.
+#[cfg(test)]
+fn kernel_k(text: &str) -> Arc<Kernel> {
+    let module = crate::Module::load(text).unwrap_or_else(|error| panic!("{error}"));
+    let module = module.link(&Default::default()).expect("no variables");
+    module.kernel("k").expect("its name")
 }

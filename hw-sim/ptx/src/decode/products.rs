@@ -2,8 +2,8 @@
 //! what the one before has made, of which nobody else reads (the sum stays in registers of the host
 //! then), or to another sum. One call for each of them costs more than what it does.
 
+use super::finder::{Finder, entered, private_registers};
 use super::function::Record;
-use super::fuse::{entered, private_registers};
 use super::role::Role;
 use crate::exec::program::{Chain, Instruction, Op, Products};
 use crate::exec::registers::Args;
@@ -32,25 +32,18 @@ pub fn place(code: &mut [Instruction], records: &[Record], start: usize) {
     }
 }
 
-struct Finder<'a> {
-    code: &'a [Instruction],
-    records: &'a [Record],
-    private: &'a [bool],
-    entered: &'a [bool],
-}
-
 impl Finder<'_> {
     /// The chains from `first` on, and the factors of all their products.
     fn chains(&self, first: usize) -> (Vec<Chain>, Vec<[u32; 2]>) {
         let mut chains: Vec<Chain> = Vec::new();
         let mut factors = Vec::new();
         for place in first..first + LENGTH_MAX {
-            let Some(args) = self.product(place) else { break };
+            let Some((args, Role::FusedF32)) = self.computes(place) else { break };
             if place > first && self.entered[place] {
                 break;
             }
             match chains.last_mut() {
-                Some(chain) if place > first && self.goes_on(place, args, chain) => {
+                Some(chain) if self.goes_on(place, args, chain) => {
                     chain.length += 1;
                     chain.d = args.d;
                 }
@@ -61,22 +54,11 @@ impl Finder<'_> {
         (chains, factors)
     }
 
-    /// What an instruction that all lanes compute is given, if it is a product that is added.
-    fn product(&self, place: usize) -> Option<Args> {
-        let record = self.records.get(place)?;
-        match self.code[place].op {
-            Op::Alu(_, args) if !record.guarded && record.role == Role::FusedF32 => Some(args),
-            _ => None,
-        }
-    }
-
     /// Does the instruction at `place` add to what the one before it has made, and is that all that
     /// is done with it?
     fn goes_on(&self, place: usize, args: Args, chain: &Chain) -> bool {
-        let [before] = self.records[place - 1].defs[..] else { return false };
-        let is_read = self.records[place].uses.contains(&before);
-        is_read
-            && self.private[before as usize]
+        let before = self.result(place - 1);
+        before.is_some_and(|before| self.records[place].uses.contains(&before))
             && args.c == chain.d
             && ![args.a, args.b].contains(&chain.d)
     }
@@ -84,7 +66,7 @@ impl Finder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Module;
+    use crate::decode::kernel_k;
     use crate::exec::program::{Op, Products};
 
     /// The runs of a kernel around this body.
@@ -96,9 +78,7 @@ mod tests {
              ld.global.f32 %f4, [%d1+12];\nbra START;\nSTART:\n{body}\
              st.global.f32 [%d1], %f1;\nst.global.f32 [%d1+4], %f2;\nret;\n}}\n"
         );
-        let module = Module::load(&text).unwrap_or_else(|error| panic!("{error}"));
-        let module = module.link(&Default::default()).expect("no variables");
-        let kernel = module.kernel("k").expect("its name");
+        let kernel = kernel_k(&text);
         let run = |op: &Op| match op {
             Op::Products(products) => Some((**products).clone()),
             _ => None,

@@ -402,7 +402,7 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
-    use crate::Module;
+    use crate::decode::kernel_k;
     use crate::exec::program::Op;
 
     /// Loops of a kernel around this body that are swept.
@@ -418,9 +418,7 @@ mod tests {
              ld.param.u64 %i, [p];\nLOOP:\n{body}\
              setp.lt.u64 %p, %c, %n;\n@%p bra LOOP;\nret;\n}}\n"
         );
-        let module = Module::load(&text).unwrap_or_else(|error| panic!("{error}"));
-        let module = module.link(&Default::default()).expect("no variables");
-        let kernel = module.kernel("k").expect("its name");
+        let kernel = kernel_k(&text);
         let strips = |op: &Op| match op {
             Op::Sweep(sweep) => Some(sweep.strips.len()),
             _ => None,
